@@ -1,7 +1,7 @@
 /* test_smoke.c: facts about the build itself, on which every other test rests.
  *
- * Equality to the bit between eager, interpreted and compiled code needs a compiler that never fuses a product into a sum by itself. gcc does
- * so by default where the target has such an instruction; the build turns it off, and this notices when it doesn't.
+ * Equality to the bit between eager, interpreted and compiled code needs a compiler that never fuses a product into a sum by itself.
+ * gcc does so by default where the target has such an instruction; the build turns it off, and this notices when it doesn't.
  */
 #include <criterion/criterion.h>
 
