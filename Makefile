@@ -9,10 +9,11 @@
 .SUFFIXES:
 MAKEFLAGS += --no-print-directory
 
-SUB   := $(MAKE) -f mk/build.mk
-DEBUG := $(SUB) CONFIG=debug
-TSAN  := $(SUB) CONFIG=tsan
-COV   := $(SUB) CONFIG=cov
+# Expanded in recipes, where MAKEFLAGS shows a -j that the user gave
+SUB    = $(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc)) -f mk/build.mk
+DEBUG  = $(SUB) CONFIG=debug
+TSAN   = $(SUB) CONFIG=tsan
+COV    = $(SUB) CONFIG=cov
 
 # What to run and with which arguments
 RUN           ?= digits
@@ -24,63 +25,63 @@ T             ?=
 
 .PHONY: all
 all: deps               ## the optimised library, its LLVM backend and the tools, in build/
-	@$(SUB) all
+	+@$(SUB) all
 
 .PHONY: run
 run: deps               ## build what the main example needs and run it (RUN=name RUN_ARGS=…)
-	@$(SUB) lib backend build/examples/$(RUN)
+	+@$(SUB) lib backend build/examples/$(RUN)
 	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/examples/$(RUN) $(RUN_ARGS)
 
 .PHONY: test
 test: deps deps-test    ## every test in the optimised build, or those that match: T=suite/name
-	@$(SUB) all tests
+	+@$(SUB) all tests
 	@tools/run-tests.sh build '$(T)'
 
 .PHONY: debug
 debug: deps             ## the library under the address and undefined-behaviour sanitizers, in build/debug/
-	@$(DEBUG) all
+	+@$(DEBUG) all
 
 .PHONY: debug-test
 debug-test: deps deps-test  ## every test under those sanitizers; any report fails (T= as above)
-	@$(DEBUG) lib backend tests
+	+@$(DEBUG) lib backend tests
 	@tools/run-tests.sh build/debug '$(T)'
 
 .PHONY: tsan-test
 tsan-test: deps         ## the threaded plain programs under the thread sanitizer
-	@$(TSAN) lib backend thread-tests
+	+@$(TSAN) lib backend thread-tests
 	@tools/run-tests.sh build/tsan
 
 .PHONY: bench
 bench: deps             ## measurements (CASE=name for one)
-	@$(SUB) lib backend benches
+	+@$(SUB) lib backend benches
 	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/bench/bench $(BENCH_ARGS)
 
 .PHONY: fuzz
 fuzz: deps              ## random programs, each form against the others, for FUZZ_SECONDS=60 each
-	@$(SUB) lib backend fuzzers
+	+@$(SUB) lib backend fuzzers
 	@tools/run-each.sh 'fuzz_*' $(FUZZ_SECONDS)
 
 .PHONY: exhaustive
 exhaustive: deps        ## every input of the scalar functions; minutes to hours
-	@$(SUB) lib backend exhaustives
+	+@$(SUB) lib backend exhaustives
 	@tools/run-each.sh 'exhaustive_*'
 
 .PHONY: bless
 bless: deps deps-test   ## rewrite the golden IR from what the passes give now; read the diff before committing it
-	@$(SUB) all tests
+	+@$(SUB) all tests
 	@BLESS=1 tools/run-tests.sh build '$(or $(T),golden)'
 	@git --no-pager diff --stat -- tests || true
 
 .PHONY: cov
 cov: deps deps-test     ## line coverage of the tests, by folder and by file
-	@$(COV) lib backend tests
+	+@$(COV) lib backend tests
 	@find build/cov/obj -name '*.gcda' -delete
 	@tools/run-tests.sh build/cov '$(T)'
 	@tools/cov.sh build/cov
 
 .PHONY: lint
 lint: deps              ## layering, exported symbols, text rules, warnings as errors
-	@$(SUB) lib backend
+	+@$(SUB) lib backend
 	@tools/lint.sh
 
 .PHONY: deps
@@ -93,7 +94,7 @@ deps-test:              ## and those that only testing needs
 
 .PHONY: install
 install: deps           ## install under PREFIX=/usr/local (DESTDIR= is honoured)
-	@$(SUB) install
+	+@$(SUB) install
 
 .PHONY: clean
 clean:                  ## remove build/
@@ -107,4 +108,4 @@ help:                   ## this list
 .PHONY: FORCE
 FORCE:
 build/%: FORCE
-	@$(SUB) $@
+	+@$(SUB) $@

@@ -12,9 +12,6 @@
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := all
 MAKEFLAGS += -rR --no-print-directory
-ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS)),)
-MAKEFLAGS += -j$(shell nproc)
-endif
 
 VERSION := 0.1.0
 SOMAJOR := 0
@@ -215,10 +212,11 @@ $B/libkiln.a: $(LIB_OBJ)
 	$Q$(AR) rcs $@ $(LIB_OBJ)
 
 # The backend gets its functions as a table: -z defs makes sure that it calls nothing of libkiln's
-$B/kiln-llvm.so: $(BACKEND_OBJ)
+$B/kiln-llvm.so: $(BACKEND_OBJ) tools/kiln-llvm.map
 	$(folder)
 	$(call say,LINK,$@)
-	$Q$(LINK) -shared -Wl,-z,defs -Wl,--build-id=sha1 $(BACKEND_OBJ) $(LLVM_LIBS) -lm -o $@
+	$Q$(LINK) -shared -Wl,--version-script=tools/kiln-llvm.map -Wl,-z,defs -Wl,--build-id=sha1 \
+	    $(BACKEND_OBJ) $(LLVM_LIBS) -lm -o $@
 
 # ---- programs ---------------------------------------------------------------------------------------------------------------------
 # Inside programs link the archive, where internal names are visible; -rdynamic lets dladdr name their functions
