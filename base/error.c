@@ -1,0 +1,91 @@
+/* error.c: see error.h. */
+#include "base/error.h"
+#include "base/alloc.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+__thread kb_thread *kb_tls;
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void thread_end(void *p)
+{
+    kb_thread *t = p;
+    if (t->runtime && t->free_runtime)
+        t->free_runtime(t->runtime);
+    kb_tls = NULL;
+    kb_free(t);
+}
+
+static void key_init(void)
+{
+    if (pthread_key_create(&key, thread_end) != 0)
+        abort();
+}
+
+/* The main thread runs no key destructors at a plain return from main: its block goes here, so that leak checkers stay silent. */
+__attribute__((destructor)) static void process_end(void)
+{
+    if (kb_tls) {
+        pthread_setspecific(key, NULL);
+        thread_end(kb_tls);
+    }
+}
+
+kb_thread *kb_thread_get(void)
+{
+    if (kb_tls)
+        return kb_tls;
+    pthread_once(&once, key_init);
+    kb_thread *t = kb_calloc(1, sizeof *t);
+    if (!t)
+        return NULL;
+    kb_tls = t;
+    pthread_setspecific(key, t);
+    return t;
+}
+
+kn_status kb_vfail(kn_status s, const char *format, va_list args)
+{
+    kb_thread *t = kb_thread_get();
+    if (t) {
+        char text[KB_ERROR_TEXT];               /* arguments may point into the old text */
+        vsnprintf(text, sizeof text, format, args);
+        memcpy(t->text, text, sizeof text);
+        t->status = s;
+    }
+    return s;
+}
+
+kn_status kb_fail(kn_status s, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    kb_vfail(s, format, args);
+    va_end(args);
+    return s;
+}
+
+kn_status kb_fail_memory(size_t bytes)
+{
+    if (kb_tls) {
+        kb_tls->status = KN_E_MEMORY;
+        snprintf(kb_tls->text, sizeof kb_tls->text, "out of memory: %zu bytes were asked for", bytes);
+    }
+    return KN_E_MEMORY;
+}
+
+const char *kb_error_text(void) { return kb_tls ? kb_tls->text : ""; }
+
+kn_status kb_error_status(void) { return kb_tls ? kb_tls->status : KN_OK; }
+
+kn_status kb_broken(const char *file, int line, const char *what)
+{
+#ifndef NDEBUG
+    fprintf(stderr, "kiln: broken invariant at %s:%d: %s\n", file, line, what);
+    abort();
+#endif
+    return kb_fail(KN_E_INTERNAL, "broken invariant at %s:%d: %s; please report it", file, line, what);
+}

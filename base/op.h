@@ -1,0 +1,84 @@
+/* op.h: the operator table, in code. One row of ops.def is all there is to know about an operator outside its inference rule, its kernel and
+ * its decomposition.
+ *
+ * An operator takes OPERANDS (tensors, scalars, nothing) and ATTRIBUTE WORDS. Scalars that arithmetic uses (alpha, eps, a clamp's bound, the
+ * right side of x * 0.5) are operands: run-time values, never part of compiled code. Words are structural: dims, flags, dtypes, sizes; code may be
+ * specialised on them, and replay compares them. Operands and words follow the order of the schema.
+ *
+ * SCHEMA, one string a row: "T x, V y, i dim=-1, * reduce: I dims|dim, b keepdim".
+ *   operands    T tensor   T? optional tensor   T[] a list of tensors (the only operand then)   V tensor or scalar   V? the same, optional
+ *               f scalar with a default (double)
+ *   words       i int   z int that is a size, start or length   b bool   d dtype (0: none)   e{a,b,c} one of these words, as its index
+ *               I list of ints   Z list of sizes; a list takes 1 + n words: its length (or -1 when left out), then the items
+ *   After `*` come options, in C the members of a struct kn_NAME_options (NAME after the star, shared by rows that name it).
+ *   `c|py`: the C name and PyTorch's keyword where they differ. `=v`: what it is when left out.
+ */
+#ifndef KB_OP_H
+#define KB_OP_H
+#include "base/dtype.h"
+
+typedef enum kb_opcode {
+    OP_NONE,
+#define KB_OP(name, class, infer, flags, schema) OP_##name,
+#include "base/ops.def"
+#undef KB_OP
+    OP_COUNT
+} kb_opcode;
+
+typedef enum kb_opclass {
+    KB_POINTWISE,       /* kernel: a body of bodies.def */
+    KB_REDUCTION, KB_CONTRACTION, KB_GATHER, KB_COMPOSITE, KB_COPY /* cat, stack … */, KB_SOURCE, KB_RANDOM,  /* kernel of their own */
+    KB_VIEW,            /* no kernel: result shares its operand's storage. reshape copies when it must */
+    KB_WRITE            /* in place: writes operand 0 and hands it on; its body is that of the op without the trailing _ */
+} kb_opclass;
+
+enum {
+    KB_F_CHECKS = 1,    /* looks at values and may fail on them (an index out of range) */
+    KB_F_FLOAT = 2,     /* pointwise: integer operands become f32 first */
+    KB_F_BOOL = 4,      /* result is bool; arithmetic in the promoted type */
+    KB_F_MULTI2 = 8,    /* two results */
+    KB_F_COND = 16,     /* operand 0 is a condition: bool, outside promotion */
+    KB_F_MASK1 = 32     /* operand 1 is a mask: bool, outside promotion */
+};
+
+typedef struct kb_arg {
+    char kind;          /* T V f | i z b d e | I Z */
+    bool optional, list, option;
+    uint8_t index;      /* among operands or among words' starting arguments */
+    char name[24], keyword[24];
+    double fallback;    /* when left out */
+    const char *words[6];       /* of an e */
+} kb_arg;
+
+enum { KB_MAX_ARGS = 12, KB_MAX_IN = 64, KB_MAX_OUT = 3, KB_MAX_WORDS = 48 };
+
+typedef struct kb_opinfo {
+    const char *name, *schema;
+    kb_opclass cls;
+    unsigned flags;
+    kb_opcode base;     /* of a write: the op without the underscore, else 0 */
+    int n_args, n_operands /* -1: a list */, n_word_args, n_out;
+    kb_arg args[KB_MAX_ARGS];
+} kb_opinfo;
+
+const kb_opinfo *kb_op_info(kb_opcode op);      /* never NULL for a valid opcode */
+kb_opcode kb_op_find(const char *name);         /* 0 when unknown */
+static inline bool kb_is_operand(const kb_arg *a) { return a->kind == 'T' || a->kind == 'V' || a->kind == 'f'; }
+
+/* ---- words --------------------------------------------------------------------------------------------------------------
+ * Arguments that are words stand one after another: a scalar takes one word, a list 1 + n. kb_word finds argument `at` (counting word
+ * arguments from 0). */
+static inline const int64_t *kb_word(const kb_opinfo *o, const int64_t *words, int at)
+{
+    for (int i = 0, k = 0; i < o->n_args; i++) {
+        const kb_arg *a = &o->args[i];
+        if (kb_is_operand(a))
+            continue;
+        if (k++ == at)
+            return words;
+        words += a->kind == 'I' || a->kind == 'Z' ? 1 + (words[0] > 0 ? words[0] : 0) : 1;
+    }
+    return words;
+}
+
+#endif

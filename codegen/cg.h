@@ -1,0 +1,63 @@
+/* cg.h: from a graph to a program, and running it.
+ *
+ * cg_compile: decompose → group → lower to loop IR → plan memory → generate kernels (equal ones once a process) → a flat list of steps. Steps are kernels,
+ * eager kernel calls (ops that have no generated code: counted), and copies. Running allocates nothing but the outputs and one arena block, both
+ * recycled by the allocator.
+ */
+#ifndef CG_H
+#define CG_H
+#include "codegen/loop.h"
+#include "ir/ir.h"
+
+/* ---- backend: what codegen/llvm/ exports. It links neither form of libkiln; all it needs of us comes in `host` ------------------------ */
+enum { CG_BACKEND_ABI = 1 };
+typedef struct cg_host {
+    uint32_t abi;                               /* CG_BACKEND_ABI */
+    void *(*alloc)(size_t size);
+    void (*free)(void *p);
+    const char *(*env)(const char *name);       /* value of a KN_ setting, never NULL */
+    const char *(*isa)(void);                   /* "baseline", "avx2", "avx512": KN_CPU's choice, which generated code must respect too */
+    void (*fail)(const char *sentence);         /* records KN_E_INTERNAL */
+} cg_host;
+
+typedef struct cg_code cg_code;                 /* loaded machine code of one kernel */
+typedef struct cg_backend {
+    uint32_t abi;
+    const char *name, *version;                 /* "llvm", "19.1.7" */
+    /* Compiles k. Any thread may call it, several at once. NULL after host->fail. dump_dir: folder for the LLVM IR and assembly, or NULL. */
+    cg_code *(*compile)(const lp_kernel *k, const char *dump_dir, lp_fn *fn, double *ms, size_t *code_bytes);
+    void (*release)(cg_code *code);             /* nobody may be running it */
+    void (*shutdown)(void);
+} cg_backend;
+/* The plug-in's one exported function; NULL when abi differs. */
+typedef const cg_backend *(*cg_backend_open_fn)(const cg_host *host);
+#define CG_BACKEND_ENTRY "kn_backend_open"
+
+const cg_backend *cg_backend_get(void);         /* loads it at the first call; NULL where absent, with the failure recorded */
+void cg_shutdown(void);                         /* frees kernel cache and backend; for leak checks at process end */
+
+/* ---- programs ------------------------------------------------------------------------------------------------------------------ */
+typedef struct cg_program cg_program;
+
+typedef struct cg_stats {
+    int ops, groups, kernels, kernels_compiled /* not found in the cache of equal kernels */, eager_steps, copies;
+    int64_t arena_bytes, output_bytes, largest_op_bytes;
+    double compile_ms, codegen_ms;              /* whole, and inside the backend */
+} cg_stats;
+
+typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */; } cg_options;
+
+/* Compiles g (borrowed). Outputs of the program are g's outputs, each fresh, contiguous storage of its own; an output that is a view or an input is refused:
+ * callers output roots and rebuild views. NULL after kb_fail. */
+cg_program *cg_compile(const ir_graph *g, const cg_options *o);
+void cg_program_free(cg_program *p);            /* NULL: nothing */
+cg_stats cg_program_stats(const cg_program *p);
+char *cg_program_print(const cg_program *p);    /* steps, kernels, arena; kb_free it */
+
+/* Runs it. inputs[i]: first element of graph input i, laid out as its type says. scalars: 8-byte values. outputs[i] receives a block from
+ * kb_data_alloc(cg_output_bytes(p, i)). All allocation happens before the first step that writes an input. On failure no output is left. Any number of
+ * threads may run one program at once. */
+kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs);
+int64_t cg_output_bytes(const cg_program *p, int i);
+
+#endif

@@ -1,0 +1,96 @@
+/* loop.h: the loop IR that every backend reads. One kernel is a nest: parallel outer dimensions ("rows"), one inner dimension, and a list of PHASES run
+ * one after another for each row.
+ *
+ *   for each row (outer coordinates):
+ *       phase 0: for i in inner: map instructions …, reduce …        (LP_MAP)
+ *       phase 1: row instructions, once                              (LP_ROW)
+ *       phase 2: for i in inner: …
+ *
+ * VALUES. An instruction's result is an element value (LP_MAP, differs along the row) or a row value (uniform: LP_ROW instructions, CONST, SCALAR, REDUCE).
+ * Element values may be used in their own phase only; row values in their own LP_ROW phase after their definition and in all later phases (a REDUCE's only
+ * after its phase). What a later phase needs again is computed again or stored to a buffer and loaded: a LOAD sees STOREs of earlier phases of the same row.
+ * REDUCE follows CAPTURE 15 over the inner dimension: chunks of 4,096; 32 lanes; a lane starts with its first element; folds 16, 8, 4, 2, 1; chunks in order.
+ *
+ * BUFFERS. Element (o, i) of buffer b is at byte base + (offset + sum o[d]*stride[d] + i*inner_stride) * elem. Two buffers of a kernel may be the same memory only
+ * where the loads and stores of the kernel are at the same coordinates (in place), never at different ones.
+ *
+ * SIZES are constants of the kernel in this version of the IR; the fields carry a symbol number beside them (0: constant) so that kernels can take sizes
+ * as run-time arguments: dims[d].sym, strides' sym.
+ *
+ * Kernels are equal when their loop IR is: lp_hash and lp_equal ignore names.
+ */
+#ifndef LOOP_H
+#define LOOP_H
+#include "base/alloc.h"
+#include "base/infer.h"
+
+typedef enum lp_op {
+#define KB_LOOP(name, operands, result) LP_##name,
+#include "codegen/loop.def"
+#undef KB_LOOP
+    LP_OP_COUNT
+} lp_op;
+
+/* Types of values: numbers of kn_dtype (bool lives in memory as KN_BOOL and in registers as a predicate), and LP_PRED. */
+enum { LP_PRED = 0 };
+
+typedef enum lp_reduce { LP_SUM = 0, LP_PROD = 1,
+    LP_MAX = 2, LP_MIN = 3,         /* a NaN anywhere makes the result NaN; which zero wins is decided by order: see below */
+    LP_MAX_ANY = 4, LP_MIN_ANY = 5, /* for softmax: NaNs are ignored (an all-NaN row may give -inf/inf), the sign of a zero result is free */
+    LP_AND = 6, LP_OR = 7           /* over predicates */
+} lp_reduce;
+/* LP_MAX / LP_MIN give the element at the first index of the extremum: where the result is a zero, the first zero of the row decides its sign. */
+
+typedef struct lp_inst {
+    uint16_t op;                    /* lp_op */
+    uint8_t type;                   /* of the result: kn_dtype or LP_PRED; of a STORE: of the buffer */
+    uint8_t phase;
+    uint32_t a, b, c;               /* operands: instruction indices; LOAD: a = buffer; STORE: a = value, b = buffer; SCALAR, INDEX: a = number */
+    union { uint64_t bits; double f; const char *name; } imm;
+} lp_inst;
+
+typedef enum lp_phase_kind { LP_MAP, LP_ROW } lp_phase_kind;
+typedef struct lp_phase { lp_phase_kind kind; uint32_t first, n; } lp_phase;    /* a contiguous run of instructions */
+
+typedef struct lp_dim { int64_t size; uint32_t sym; } lp_dim;
+enum { LP_MAX_OUTER = 7, LP_MAX_PHASES = 16 };
+
+typedef struct lp_buffer {
+    kn_dtype dtype;
+    bool read, written;
+    bool streaming;                 /* a large output that nobody re-reads soon: non-temporal stores allowed */
+    int64_t offset;                 /* elements, added to the pointer that the program gives */
+    int64_t stride[LP_MAX_OUTER];   /* elements, by outer dimension; 0: broadcast */
+    int64_t inner_stride;
+} lp_buffer;
+
+typedef struct lp_kernel {
+    char name[64];                  /* for people: "k3_layer_norm_add"; not part of equality */
+    kb_arena arena;
+    int n_outer;
+    lp_dim outer[LP_MAX_OUTER];     /* outermost first; adjacent dimensions already collapsed where strides allow */
+    lp_dim inner;
+    lp_inst *insts;     int64_t n_insts, cap_insts;
+    lp_buffer *buffers; int64_t n_buffers, cap_buffers;
+    int n_scalars;                  /* run-time scalars: 8-byte values of bool, i64 or f64 */
+    uint8_t scalar_dtype[32];
+    lp_phase phases[LP_MAX_PHASES];
+    int n_phases;
+} lp_kernel;
+
+lp_kernel *lp_new(const char *name);
+void lp_free(lp_kernel *k);
+uint32_t lp_emit(lp_kernel *k, lp_inst i);      /* value-numbers pure instructions of the same phase (row values: of the kernel); UINT32_MAX when memory is short */
+char *lp_print(const lp_kernel *k);             /* for dumps; kb_free it */
+uint64_t lp_hash(const lp_kernel *k);
+bool lp_equal(const lp_kernel *a, const lp_kernel *b);
+kn_status lp_verify(const lp_kernel *k);
+
+/* Machine code of a kernel: rows [row0, row1) of the flattened outer dimensions, inner elements [i0, i1) (a kernel with reductions or more than one phase
+ * is always given the whole inner dimension). ptrs: one a buffer; scalars: 8-byte values. */
+typedef void (*lp_fn)(void *const *ptrs, const int64_t *scalars, int64_t row0, int64_t row1, int64_t i0, int64_t i1);
+
+/* The definition in plain C, element by element, slow: the oracle for backends. */
+void lp_interpret(const lp_kernel *k, void *const *ptrs, const int64_t *scalars, int64_t row0, int64_t row1, int64_t i0, int64_t i1);
+
+#endif

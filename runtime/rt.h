@@ -1,0 +1,177 @@
+/* rt.h: tensors, storages, scopes, the thread's context, and the one door that every op goes through.
+ *
+ * TENSOR. An immutable handle: storage, offset and layout are set once. It is REAL (storage holds its values), PENDING (a replaying call has handed it
+ * out; its values come at the next sync), ERROR (carries its sentence) or DEAD (freed: sits in a quarantine, an op on it says so).
+ * STORAGE. Bytes, counted, with a version that every write bumps.
+ * SCOPE. A tensor that the library returns is owned by the innermost open scope of its thread: the scope holds one count.
+ * TRACE. While a compiled module records or replays on this thread, ctx->trace is its call frame; dispatch hands every op, host read and write
+ * to the frame's functions. The runtime knows no more of the tracer than this table.
+ */
+#ifndef RT_H
+#define RT_H
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/kernel.h"
+
+typedef struct rt_ctx rt_ctx;
+typedef struct rt_trace rt_trace;
+
+typedef enum rt_state { RT_DEAD = 0, RT_REAL = 1, RT_PENDING = 2, RT_ERROR = 3 } rt_state;
+
+typedef struct rt_storage {
+    _Atomic(int64_t) count;
+    void *data;
+    int64_t bytes;
+    uint64_t uid;                               /* never used again */
+    _Atomic(uint64_t) version;                  /* of the contents: every write bumps it */
+    _Atomic(int32_t) mapped_read, mapped_write;
+    void (*free_data)(void *data, void *user);  /* borrowed memory; NULL: ours (kb_data_free) */
+    void *user;
+    _Atomic(void *) derived;                    /* what is kept beside the data (packed forms); freed by derived_free */
+    void (*derived_free)(void *derived);
+} rt_storage;
+
+enum { RT_T_STATIC = 1 /* never freed */, RT_T_REQUIRES_GRAD = 2, RT_T_PARAM = 4 };
+
+struct kn_tensor {
+    _Atomic(int32_t) count;
+    uint8_t state, flags, device, reserved;
+    uint32_t slot;                              /* within the call that made it: see serial */
+    uint32_t owned_at;                          /* index in its scope owner's list, or RT_NOT_OWNED */
+    uint64_t serial;                            /* of the call frame that made it, 0: none. Serials are never used again */
+    rt_ctx *ctx;                                /* whose scope owns it */
+    const kb_layout *layout;                    /* NULL for ERROR and DEAD */
+    rt_storage *storage;                        /* NULL while PENDING */
+    int64_t offset;                             /* elements */
+    union {
+        rt_trace *trace;                        /* PENDING: the frame that will fill it */
+        char *error;                            /* ERROR: the sentence, owned; status in `slot` */
+        kn_tensor *next_free;                   /* DEAD */
+    } u;
+    uint64_t uid;
+};
+#define RT_NOT_OWNED UINT32_MAX
+
+typedef struct rt_owned { kn_tensor *t; uint32_t depth; } rt_owned;
+typedef struct rt_scope { uint64_t id; uint32_t mark; const char *function; } rt_scope;
+
+/* One level of module calls in progress on a thread: for module paths in errors, reports and traces. */
+typedef struct rt_module_frame {
+    struct rt_module_frame *outer;
+    kn_module *module;
+} rt_module_frame;
+
+struct rt_ctx {
+    rt_trace *trace;                            /* NULL: eager */
+    rt_owned *owned;
+    int64_t n_owned, cap_owned;
+    rt_scope *scopes;
+    int64_t n_scopes, cap_scopes;
+    uint64_t next_scope;
+    kn_tensor *free_head, *free_tail;           /* quarantine: first freed, first used again */
+    int64_t n_free;
+    rt_module_frame *module;                    /* innermost module call */
+    int disabled;                               /* depth of kn_disable regions */
+    bool warned_root;
+};
+
+rt_ctx *rt_ctx_new_for_thread(void);            /* slow path of rt_get */
+static inline rt_ctx *rt_get(void)              /* NULL only when memory is short */
+{
+    kb_thread *t = kb_tls;
+    return __builtin_expect(t && t->runtime, 1) ? t->runtime : rt_ctx_new_for_thread();
+}
+
+/* ---- an op call ---------------------------------------------------------------------------------------------------------- */
+typedef struct rt_op {
+    kb_opcode op;
+    int n_in, n_words;
+    const kn_value *in;                         /* tensors, scalars (int, double, bool) or none: count and order of the schema's operands */
+    const int64_t *words;
+    const char *site;                           /* "file.c:41" or NULL */
+} rt_op;
+
+/* THE door. Fills out[0 .. n_out-1] with tensors owned by the innermost scope (never NULL; all the same error tensor on failure); for writes
+ * out[0] is operand 0 itself. */
+void rt_dispatch(const rt_op *c, kn_tensor **out);
+static inline kn_tensor *rt_dispatch1(const rt_op *c)
+{
+    kn_tensor *out[KB_MAX_OUT];
+    rt_dispatch(c, out);
+    return out[0];
+}
+/* The eager half: validates, infers, runs the kernel. Operands must be real (pending ones are synced first). Used by the tracer while recording. */
+void rt_eager(rt_ctx *ctx, const rt_op *c, kn_tensor **out);
+
+/* ---- what a call frame of the tracer gives the runtime ---------------------------------------------------------------------- */
+typedef struct rt_trace_ops {
+    void (*op)(rt_trace *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out);
+    /* Host code is about to read t (REAL or PENDING, made by this call or not): after it t is REAL, or an error is recorded. `code` is a break code. */
+    kn_status (*host_read)(rt_trace *f, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
+    void (*host_write)(rt_trace *f, rt_ctx *ctx, rt_storage *s);    /* about to write this storage outside of an op */
+    void (*dropped)(rt_trace *f, kn_tensor *t);                     /* a PENDING handle's last count is gone */
+    void (*retained)(rt_trace *f, kn_tensor *t);                    /* a PENDING handle was retained by the user */
+    void (*breaks)(rt_trace *f, rt_ctx *ctx, int code, const char *site);     /* an explicit break, a disabled region */
+    void (*module_enter)(rt_trace *f, rt_module_frame *m);
+    void (*module_leave)(rt_trace *f, rt_module_frame *m);
+    kn_status (*foreign)(rt_trace *f, kn_tensor *t);                /* a PENDING handle is needed where its frame is not ctx->trace */
+} rt_trace_ops;
+struct rt_trace { const rt_trace_ops *ops; };
+
+/* t becomes REAL whatever it takes; code and site say why. KN_OK, or the failure (an ERROR tensor's own status). */
+kn_status rt_need(kn_tensor *t, int code, const char *site);
+
+/* ---- tensors ---------------------------------------------------------------------------------------------------------------- */
+/* A handle in the innermost scope. Takes over the counts of layout and storage, also on failure (then an error tensor). */
+kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *storage, int64_t offset);
+/* A bare handle with count 1 owned by the innermost scope, all fields but uid/ctx/count zero; NULL when memory is short. */
+kn_tensor *rt_handle_new(rt_ctx *ctx);
+void rt_handle_own(rt_ctx *ctx, kn_tensor *t);  /* give a handle to the innermost scope (takes over one count) */
+void rt_tensor_destroy(kn_tensor *t);           /* count reached zero */
+static inline void rt_release(kn_tensor *t)
+{
+    if (t && !(t->flags & RT_T_STATIC) && atomic_fetch_sub_explicit(&t->count, 1, memory_order_acq_rel) == 1)
+        rt_tensor_destroy(t);
+}
+static inline kn_tensor *rt_retain(kn_tensor *t)     /* no trace notice: for the library's own counts */
+{
+    if (t && !(t->flags & RT_T_STATIC))
+        atomic_fetch_add_explicit(&t->count, 1, memory_order_relaxed);
+    return t;
+}
+/* An error tensor in the innermost scope carrying the thread's newest failure, prefixed by op, module path and site. Never NULL. */
+kn_tensor *rt_error_tensor(rt_ctx *ctx, const char *op, const char *site);
+/* The same for a failure given here. */
+kn_tensor *rt_error_tensorf(kn_status s, const char *op, const char *site, const char *format, ...) __attribute__((format(printf, 4, 5)));
+void rt_tensor_set_real(kn_tensor *t, rt_storage *s, int64_t offset);      /* PENDING becomes REAL; takes over s's count */
+static inline void *rt_tensor_data(const kn_tensor *t)
+{
+    return (char *)t->storage->data + t->offset * (int64_t)kb_dtype_bytes(t->layout->dtype);
+}
+static inline kb_buf rt_tensor_buf(const kn_tensor *t) { return (kb_buf){rt_tensor_data(t), t->layout, false}; }
+
+rt_storage *rt_storage_new(int64_t bytes);      /* contents undefined; NULL when memory is short */
+rt_storage *rt_storage_adopt(void *data, int64_t bytes);    /* data from kb_data_alloc(bytes); frees it on failure and returns NULL */
+void rt_storage_release(rt_storage *s);
+static inline rt_storage *rt_storage_retain(rt_storage *s)
+{
+    atomic_fetch_add_explicit(&s->count, 1, memory_order_relaxed);
+    return s;
+}
+/* Whether an op may read (or write) it now: not while it is mapped for writing (or at all). Records the failure. */
+kn_status rt_storage_access(rt_storage *s, bool write);
+static inline void rt_storage_wrote(rt_storage *s) { atomic_fetch_add_explicit(&s->version, 1, memory_order_release); }
+
+/* The scalar of a kn_value as a weak 8-byte operand: bits in *bits, its dtype (bool, i64 or f64); 0 when it is no scalar. */
+kn_dtype rt_scalar_bits(const kn_value *v, int64_t *bits);
+extern const kb_layout rt_scalar_layouts[KB_DTYPE_COUNT];    /* rank 0 of each dtype */
+
+/* The path of the module call in progress, "blocks.0.fc1" (from the outermost module), "" outside; returns buf. */
+char *rt_module_path(char *buf, size_t size, const rt_ctx *ctx);
+
+/* ---- random numbers (CAPTURE 19) ----------------------------------------------------------------------------------------------- */
+/* Reserves n 32-bit words of the default generator: gives the seed and the counter offset that the op must use. */
+void rt_rng_reserve(int64_t words, int64_t *seed, int64_t *offset);
+int64_t rt_rng_words(kb_opcode op, kn_dtype d, int64_t numel);
+
+#endif
