@@ -13,8 +13,12 @@
 .DEFAULT_GOAL := all
 MAKEFLAGS += -rR --no-print-directory
 
-VERSION := 0.1.0
-SOMAJOR := 0
+# The version is what the public header says
+define version_part
+$(or $(shell sed -n 's/^.define KN_VERSION_$1 *\([0-9]*\).*/\1/p' include/kiln/kiln.h 2>/dev/null),0)
+endef
+SOMAJOR := $(strip $(call version_part,MAJOR))
+VERSION := $(SOMAJOR).$(strip $(call version_part,MINOR))
 CONFIG  ?= release
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
