@@ -96,6 +96,11 @@ deps-test:              ## and those that only testing needs
 install: deps           ## install under PREFIX=/usr/local (DESTDIR= is honoured)
 	+@$(SUB) install
 
+.PHONY: install-check
+install-check: deps     ## install into an empty folder and build the examples against that alone
+	+@$(SUB) all
+	@tools/install-check.sh
+
 .PHONY: clean
 clean:                  ## remove build/
 	rm -rf build

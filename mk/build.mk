@@ -279,7 +279,9 @@ install: all
 	@echo 'Installed under $D$(PREFIX)'
 
 # ---- for tools/lint.sh: "class source" lines ------------------------------------------------------------------------------------------
-.PHONY: list-sources print-flags
+.PHONY: list-sources print-flags print-prefix
+print-prefix:
+	@echo '$(PREFIX)'
 list-sources:
 	@printf '%s\n' $(LIB_SRC:%='library %') $(ISA_SRC:%='isa %') $(BACKEND_SRC:%='backend %') $(GENERATED:%='library %') \
 	    $(foreach s,$(TEST_SRC) $(PLAIN_SRC) $(FUZZ_SRC) $(EXHAUST_SRC) $(SUPPORT_SRC) $(BENCH_SRC) $(BSUP_SRC) $(TOOL_SRC),'program $s') \

@@ -2,6 +2,9 @@
 # lint.sh: the rules that a compiler doesn't check. Prints each violation as file:line: text; ends with "N passed, N failed" checks.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+# Variables given to the calling make still hold below; its job slots don't reach here
+MAKEFLAGS=$(sed -E 's/(^| )(-j[0-9]*|--jobserver-auth=[^ ]*)//g' <<<"${MAKEFLAGS:-}")
+export MAKEFLAGS
 
 passed=0
 failed=0
