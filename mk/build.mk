@@ -90,12 +90,14 @@ GEN_HEADERS := $(if $(GENERATED),build/include/kiln/ops.h) build/gen/config.h
 LIB_OBJ     := $(strip $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$O/%.$i.o)) $(GENERATED:build/%.c=$O/%.o))
 BACKEND_OBJ := $(BACKEND_SRC:%.c=$O/%.o)
 
-# tests/test_*.c: one Criterion program. plain_*, fuzz_*, exhaustive_*: a program each. Any other file there, and tests/support/: shared by them.
+# tests/test_*.c: one Criterion program. fuzz_*, exhaustive_*: a program each. Any other file there that has a main (plain_*, by custom):
+# a program that `make test` runs. The rest, and tests/support/, is shared by all of them.
 TEST_SRC    := $(wildcard tests/test_*.c tests/*/test_*.c)
-PLAIN_SRC   := $(wildcard tests/plain_*.c)
 FUZZ_SRC    := $(wildcard tests/fuzz_*.c)
 EXHAUST_SRC := $(wildcard tests/exhaustive_*.c)
-SUPPORT_SRC := $(filter-out tests/test_% $(PLAIN_SRC) $(FUZZ_SRC) $(EXHAUST_SRC),$(wildcard tests/*.c)) $(wildcard tests/support/*.c)
+OTHER_SRC   := $(filter-out $(TEST_SRC) $(FUZZ_SRC) $(EXHAUST_SRC),$(wildcard tests/*.c))
+PLAIN_SRC   := $(sort $(if $(OTHER_SRC),$(shell grep -lE '^int main\(' $(OTHER_SRC))))
+SUPPORT_SRC := $(filter-out $(PLAIN_SRC),$(OTHER_SRC)) $(wildcard tests/support/*.c)
 # bench/*.c: a program each, bench/*/*.c shared by them
 BENCH_SRC   := $(wildcard bench/*.c)
 BSUP_SRC    := $(wildcard bench/*/*.c)
