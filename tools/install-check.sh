@@ -1,6 +1,6 @@
 #!/bin/bash
 # install-check.sh: installs into an empty folder and builds the examples against that alone, by pkg-config, as a user's project would;
-# also each public header by itself, as C and as C++ where a C++ compiler is here. Ends with "N passed, N failed".
+# also the public header by itself, as C and as C++ where a C++ compiler is here. Ends with "N passed, N failed".
 set -uo pipefail
 cd "$(dirname "$0")/.."
 # Variables given to the calling make still hold below; its job slots don't reach here
@@ -42,15 +42,11 @@ if compgen -G 'examples/*.c' >/dev/null; then
 fi
 verdict "the examples build against it" $status
 
-status=0
-for header in "$installed"/include/kiln/*.h; do
-    name=kiln/$(basename "$header")
-    echo "#include <$name>" | gcc -std=gnu11 -Wall -Wextra -Werror -fsyntax-only -x c -I"$installed/include" - || status=1
-done
-verdict "each public header stands alone in C" $status
+echo '#include <kiln/kiln.h>' | gcc -std=gnu11 -Wall -Wextra -Werror -fsyntax-only -x c -I"$installed/include" -
+verdict "the public header stands alone in C" $?
 if command -v g++ >/dev/null; then
     echo '#include <kiln/kiln.h>' | g++ -std=c++17 -Wall -Wextra -Werror -fsyntax-only -x c++ -I"$installed/include" -
-    verdict "the umbrella header compiles as C++17" $?
+    verdict "and in C++17" $?
 fi
 
 echo "$passed passed, $failed failed"
