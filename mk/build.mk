@@ -96,7 +96,7 @@ TEST_SRC    := $(wildcard tests/test_*.c tests/*/test_*.c)
 FUZZ_SRC    := $(wildcard tests/fuzz_*.c)
 EXHAUST_SRC := $(wildcard tests/exhaustive_*.c)
 OTHER_SRC   := $(filter-out $(TEST_SRC) $(FUZZ_SRC) $(EXHAUST_SRC),$(wildcard tests/*.c))
-PLAIN_SRC   := $(sort $(if $(OTHER_SRC),$(shell grep -lE '^int main\(' $(OTHER_SRC))))
+PLAIN_SRC   := $(sort $(if $(OTHER_SRC),$(shell grep -lw '^int main' $(OTHER_SRC))))
 SUPPORT_SRC := $(filter-out $(PLAIN_SRC),$(OTHER_SRC)) $(wildcard tests/support/*.c)
 # bench/*.c: a program each, bench/*/*.c shared by them
 BENCH_SRC   := $(wildcard bench/*.c)
