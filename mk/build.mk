@@ -168,6 +168,11 @@ $O/flags: FORCE
 	$(shell mkdir -p $(@D))$(file >$@.new,$(CC) $(LIBRARY_CFLAGS) $(OPT3) $(LLVM_CFLAGS) $(foreach i,$(ISAS),$(ISA_$i)))
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
+# What is linked of which files: when one comes or goes, everything is linked anew, or a stale archive would keep what it held
+$O/members: FORCE
+	$(shell mkdir -p $(@D))$(file >$@.new,$(LIB_OBJ) $(BACKEND_OBJ) $(TEST_SRC) $(SUPPORT_SRC) $(BSUP_SRC))
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
 # ---- objects ----------------------------------------------------------------------------------------------------------------------
 AFTER   := $O/flags | $(GEN_HEADERS)
 DEPFLAG  = -MMD -MP -MF $(@:.o=.d)
@@ -200,7 +205,7 @@ $O/%.o: %.c $(AFTER)
 
 # ---- libraries --------------------------------------------------------------------------------------------------------------------
 SO := libkiln.so.$(VERSION)
-$B/$(SO): $(LIB_OBJ) tools/kiln.map
+$B/$(SO): $(LIB_OBJ) tools/kiln.map $O/members
 	$(folder)
 	$(call say,LINK,$@)
 	$Q$(LINK) -shared -Wl,-soname,libkiln.so.$(SOMAJOR) -Wl,--version-script=tools/kiln.map -Wl,-z,defs -Wl,--build-id=sha1 \
@@ -211,14 +216,14 @@ $B/libkiln.so: $B/$(SO)
 	@ln -sf libkiln.so.$(SOMAJOR) $@
 
 # An archive keeps members whose source is gone, so it is made anew
-$B/libkiln.a: $(LIB_OBJ)
+$B/libkiln.a: $(LIB_OBJ) $O/members
 	$(folder)
 	$(call say,AR,$@)
 	@rm -f $@
 	$Q$(AR) rcs $@ $(LIB_OBJ)
 
 # The backend gets its functions as a table: -z defs makes sure that it calls nothing of libkiln's
-$B/kiln-llvm.so: $(BACKEND_OBJ) tools/kiln-llvm.map
+$B/kiln-llvm.so: $(BACKEND_OBJ) tools/kiln-llvm.map $O/members
 	$(folder)
 	$(call say,LINK,$@)
 	$Q$(LINK) -shared -Wl,--version-script=tools/kiln-llvm.map -Wl,-z,defs -Wl,--build-id=sha1 \
@@ -233,10 +238,10 @@ $(TOOLS): $B/%: $O/tools/%.o $(STATIC)
 	$(call say,LINK,$@)
 	$(call program)
 
-$B/tests/libsupport.a: $(SUPPORT_SRC:%.c=$O/%.o)
+$B/tests/libsupport.a: $(SUPPORT_SRC:%.c=$O/%.o) $O/members
 	$(folder)
 	@rm -f $@
-	$Q$(AR) rcs $@ $^
+	$Q$(AR) rcs $@ $(filter %.o,$^)
 
 $B/tests/kiln-tests: $(TEST_SRC:%.c=$O/%.o) $B/tests/libsupport.a $(STATIC)
 	$(folder)
@@ -248,10 +253,10 @@ $B/tests/%: $O/tests/%.o $B/tests/libsupport.a $(STATIC)
 	$(call say,LINK,$@)
 	$(call program)
 
-$B/bench/libsupport.a: $(BSUP_SRC:%.c=$O/%.o)
+$B/bench/libsupport.a: $(BSUP_SRC:%.c=$O/%.o) $O/members
 	$(folder)
 	@rm -f $@
-	$Q$(AR) rcs $@ $^
+	$Q$(AR) rcs $@ $(filter %.o,$^)
 
 $B/bench/%: $O/bench/%.o $B/bench/libsupport.a $(STATIC)
 	$(folder)

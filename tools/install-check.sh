@@ -29,7 +29,9 @@ verdict "the staging folder's name is in no installed text" $?
 
 installed=$prefix$(make -s -f mk/build.mk print-prefix)
 missing=0
-for file in include/kiln/kiln.h lib/libkiln.so lib/libkiln.a lib/kiln/kiln-llvm.so lib/pkgconfig/kiln.pc; do
+backend=
+! compgen -G 'codegen/llvm/*.c' >/dev/null || backend=lib/kiln/kiln-llvm.so
+for file in include/kiln/kiln.h lib/libkiln.so lib/libkiln.a $backend lib/pkgconfig/kiln.pc; do
     [ -e "$installed/$file" ] || { echo "not installed: $file"; missing=1; }
 done
 verdict "every part is installed" $missing
