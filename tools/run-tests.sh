@@ -80,6 +80,7 @@ fi
 
 # What the count lines say is true of the whole run, so they come last, whatever was printed in between
 if [ -z "$synthesis" ]; then
+    [ $((passed + failed)) != 0 ] || echo "note: there is nothing to run in $dir/tests"
     echo "$passed passed, $failed failed"
 elif [ $((passed + failed)) != 0 ]; then
     echo "plain programs and reports: $passed passed, $failed failed"
