@@ -84,7 +84,8 @@ ISAS         := baseline avx2 avx512
 LIB_SRC     := $(wildcard base/*.c ir/*.c runtime/*.c runtime/kernels/*.c runtime/nn/*.c codegen/*.c codegen/nvrtc/*.c tracer/*.c)
 ISA_SRC     := $(wildcard runtime/kernels/isa/*.c)
 BACKEND_SRC := $(wildcard codegen/llvm/*.c)
-GENERATED   := $(if $(wildcard tools/gen_ops.c),build/gen/ops_face.c)
+GENERATED   := $(if $(and $(wildcard tools/gen_ops.c),$(wildcard base/op.c)),build/gen/ops_face.c)
+PKG_CFLAGS  += $(if $(GENERATED),,-DKN_NO_OPS)
 GEN_HEADERS := $(if $(GENERATED),build/include/kiln/ops.h) build/gen/config.h
 
 LIB_OBJ     := $(strip $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$O/%.$i.o)) $(GENERATED:build/%.c=$O/%.o))
