@@ -44,9 +44,11 @@ ifeq ($(CONFIG),release)
 B     := build
 OPT   := -O2 -g1
 OPT3  := -O3
+# Broken invariants refuse instead of aborting. Programs keep their asserts: tests may use them.
+LIBOPT := -DNDEBUG
 else ifeq ($(CONFIG),debug)
 B     := build/debug
-OPT   := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined -DKB_DEBUG=1
+OPT   := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 LOPT  := -fsanitize=address,undefined
 else ifeq ($(CONFIG),tsan)
 B     := build/tsan
@@ -55,6 +57,7 @@ LOPT  := -fsanitize=thread
 else ifeq ($(CONFIG),cov)
 B     := build/cov
 OPT   := -O1 -g --coverage -fprofile-update=atomic
+LIBOPT := -DNDEBUG
 LOPT  := --coverage
 else
 $(error CONFIG is release, debug, tsan or cov, not '$(CONFIG)')
@@ -64,7 +67,7 @@ O := $(B)/obj
 CFLAGS   ?=
 LDFLAGS  ?=
 # User's CFLAGS come last but for the floating-point rules, on which the equality of results rests
-LIBRARY_CFLAGS = -std=gnu11 $(OPT) $(WARN) -fvisibility=hidden -fPIC -pthread -I. -Iinclude -Ibuild/include $(PKG_CFLAGS) $(CFLAGS) $(FP)
+LIBRARY_CFLAGS = -std=gnu11 $(OPT) $(LIBOPT) $(WARN) -fvisibility=hidden -fPIC -pthread -I. -Iinclude -Ibuild/include $(PKG_CFLAGS) $(CFLAGS) $(FP)
 PROGRAM_CFLAGS = -std=gnu11 $(OPT) $(WARN) -pthread -I. -Iinclude -Ibuild/include $(PKG_CFLAGS) $(CFLAGS) $(FP)
 EXAMPLE_CFLAGS = -std=gnu11 $(OPT) $(WARN) -pthread -Iinclude -Ibuild/include $(CFLAGS)
 LINK           = $(CC) $(LOPT) -pthread -Wl,--as-needed $(LDFLAGS)
