@@ -112,5 +112,11 @@ help:                   ## this list
 # A file below build/ by its own name
 .PHONY: FORCE
 FORCE:
+build/debug/%: FORCE
+	+@$(DEBUG) $@
+build/tsan/%: FORCE
+	+@$(TSAN) $@
+build/cov/%: FORCE
+	+@$(COV) $@
 build/%: FORCE
 	+@$(SUB) $@
