@@ -37,6 +37,7 @@ typedef struct worker {
     atomic_uint asleep;
     bool quit;          /* read after a new ticket */
     int index;
+    int starter_cpu;
     unsigned seen;      /* the ticket at its start; its own afterwards */
     pthread_t thread;
 } worker;
@@ -119,7 +120,7 @@ static bool spin(atomic_uint *at, unsigned old, int64_t ns)
 {
     int64_t until = 0;
     for (int round = 0;; round++) {
-        if (round > 2)
+        if (round > 16)
             sched_yield();
         for (int i = 0; i < 32; i++) {
             if (atomic_load_explicit(at, memory_order_acquire) != old)
@@ -152,10 +153,29 @@ static void await_ticket(worker *w)
     atomic_store_explicit(&w->asleep, 0, memory_order_relaxed);
 }
 
+/* Steps onto the index-th CPU after the starter's, then may run anywhere again. Without this the scheduler was seen to keep worker and
+ * caller on one CPU for seconds while another was idle. */
+static void step_aside(const worker *w)
+{
+    cpu_set_t all, one;
+    int at = w->starter_cpu;
+    if (sched_getaffinity(0, sizeof all, &all) || CPU_COUNT(&all) < 2 || at < 0)
+        return;
+    for (int steps = w->index % CPU_COUNT(&all); steps > 0; steps--)
+        do
+            at = (at + 1) % CPU_SETSIZE;
+        while (!CPU_ISSET(at, &all));
+    CPU_ZERO(&one);
+    CPU_SET(at, &one);
+    if (!sched_setaffinity(0, sizeof one, &one))
+        sched_setaffinity(0, sizeof all, &all);
+}
+
 static void *worker_main(void *arg)
 {
     worker *w = arg;
     fesetenv(FE_DFL_ENV);
+    step_aside(w);
     in_loop = true; /* a loop inside a body runs serially */
     for (;;) {
         await_ticket(w);
@@ -186,6 +206,7 @@ static int start_workers(int count)
     while (pool.started < count) {
         worker *w = &pool.workers[pool.started + 1];
         w->index = pool.started + 1;
+        w->starter_cpu = sched_getcpu();
         w->quit = false;
         w->seen = atomic_load_explicit(&w->ticket, memory_order_relaxed);
         if (pthread_create(&w->thread, NULL, worker_main, w))
