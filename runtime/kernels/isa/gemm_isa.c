@@ -183,18 +183,26 @@ enum {
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
 INLINE void finish(const kb_tile *t, int rows, int nv, vec acc[][VECS])
 {
+    const int64_t ldc = t->ldc, cols = t->cols; /* in registers: the stores below might be to *t, for all the compiler knows */
+    const int first = t->first;
     float *c = t->c;
-    if (t->cols == nv * W) {
-        UNROLL for (int i = 0; i < rows; i++, c += t->ldc)
+    if (cols == nv * W && first) {
+        UNROLL for (int i = 0; i < rows; i++, c += ldc)
             UNROLL for (int v = 0; v < nv; v++)
-                store(c + v * W, t->first ? acc[i][v] : add(load(c + v * W), acc[i][v]));
+                store(c + v * W, acc[i][v]);
+        return;
+    }
+    if (cols == nv * W) {
+        UNROLL for (int i = 0; i < rows; i++, c += ldc)
+            UNROLL for (int v = 0; v < nv; v++)
+                store(c + v * W, add(load(c + v * W), acc[i][v]));
         return;
     }
     UNROLL for (int v = 0; v < nv; v++) {
-        lanes l = first_lanes(t->cols - v * W);
-        c = t->c + v * W;
-        UNROLL for (int i = 0; i < rows; i++, c += t->ldc)
-            store_some(c, t->first ? acc[i][v] : add(load_some(c, l), acc[i][v]), l);
+        lanes l = first_lanes(cols - v * W);
+        float *d = c + v * W;
+        UNROLL for (int i = 0; i < rows; i++, d += ldc)
+            store_some(d, first ? acc[i][v] : add(load_some(d, l), acc[i][v]), l);
     }
 }
 
@@ -209,12 +217,17 @@ INLINE void tile(const kb_tile *t, int rows, int panels, int packed, int exact)
         row[i] = packed ? t->a + i : t->a + i * t->a_row;
         UNROLL for (int v = 0; v < nv; v++)
             acc[i][v] = zero();
+        if (packed)
+            UNROLL for (int v = 0; v < nv; v += 16 / W)
+                __builtin_prefetch(t->c + i * t->ldc + v * W, 1);
     }
     if (exact)
         UNROLL for (int v = 0; v < VPP; v++)
             l[v] = first_lanes(t->cols - v * W);
     for (int64_t k = t->k; k > 0; k--, at += a_k, b += t->b_k) {
         vec bv[VECS];
+        UNROLL for (int q = 0; q < panels; q++)
+            __builtin_prefetch(b + 8 * t->b_k + q * t->b_panel); /* in place, rows lie pages apart: hardware doesn't follow */
         UNROLL for (int v = 0; v < nv; v++)
             bv[v] = exact ? load_some(b + v * W, l[v % VPP]) : load(b + v / VPP * t->b_panel + v % VPP * W);
         UNROLL for (int i = 0; i < rows; i++) {
