@@ -56,12 +56,12 @@ INLINE void transpose_quads(const vec x[4], vec t[4])
 }
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
-enum { W = 8, MOST_PANELS = 2, PANELS_NT = 1 };
+enum { W = 8, MOST_PANELS = 4, PANELS_NT = 1 };
 #define EACH_ROWS(X, p) X(1, p) X(2, p) X(3, p) X(4, p) X(5, p) X(6, p)
 #define EACH_ROWS_STRIDED EACH_ROWS
 #define EACH_ROWS_2(X, p) X(1, p) X(2, p)
 #define EACH_ROWS_STRIDED_2 EACH_ROWS_2
-#define EACH_ROWS_4(X, p)
+#define EACH_ROWS_4(X, p) X(1, p)
 #define RATE 35.0
 typedef __m256 vec;
 INLINE vec zero(void) { return _mm256_setzero_ps(); }
@@ -226,7 +226,7 @@ INLINE void tile(const kb_tile *t, int rows, int panels, int packed, int exact)
             l[v] = first_lanes(t->cols - v * W);
     for (int64_t k = t->k; k > 0; k--, at += a_k, b += t->b_k) {
         vec bv[VECS];
-        UNROLL for (int q = 0; q < panels; q++)
+        UNROLL for (int q = 0; q < panels && panels < 4; q++)
             __builtin_prefetch(b + 8 * t->b_k + q * t->b_panel); /* in place, rows lie pages apart: hardware doesn't follow */
         UNROLL for (int v = 0; v < nv; v++)
             bv[v] = exact ? load_some(b + v * W, l[v % VPP]) : load(b + v / VPP * t->b_panel + v % VPP * W);
