@@ -259,24 +259,38 @@ Test(gemm, close_to_float64)
     free(c);
 }
 
-/* Baseline's fused multiply-add made of double operations, through 1 x 1 x 2 products: fma(a, b, fma(c, d, 0)). Exponents are chosen so
- * that sums fall beside halfway points and into the subnormal range. */
+/* Baseline's fused multiply-add made of double operations, through 1 x n x 2 products: fma(a1, b1, fma(a0, b0, 0)). Two kinds of numbers:
+ * few significant bits and close exponents, for exact halfway cases and the subnormal range; and c + ulp(c)/2 * (1 + 2^-j)(1 - 2^-j), which
+ * lies so close to halfway that rounding to double first would lose it. */
+static void hard_case(int near_halfway, int j, int scale, float *b0, float *b1)
+{
+    uint64_t r = next();
+    int few = (int)((r >> 32) % 24), below = (int)((r >> 40) % 40);
+    float sign = r >> 63 ? 1.0f : -1.0f, digits = (float)((uint32_t)(r & 0xffffff) >> few << few);
+    if (near_halfway) {
+        *b0 = ldexpf((float)(1 << 23 | (r & 0x7fffff)), scale);
+        *b1 = ldexpf(sign * (1 - ldexpf(1, -j)), scale - 1);
+    } else {
+        *b0 = ldexpf((float)(next() & 0xffffff), -24);
+        *b1 = ldexpf(sign * digits, scale - below);
+    }
+}
+
 Test(gemm, baseline_fma_is_exact)
 {
-    enum { N = 4096, ROUNDS = 100 };
+    enum { N = 4096 };
+    const char *more = getenv("KB_TEST_FMA_ROUNDS"); /* for a long run */
+    int rounds = more ? atoi(more) : 300;
     float *a = malloc(2 * sizeof *a), *b = malloc(2 * N * sizeof *b), *c = malloc(N * sizeof *c);
     kb_gemm g = {.m = 1, .n = N, .k = 2, .a = a, .a_row = 2, .a_col = 1, .b = b, .b_row = N, .b_col = 1, .c = c, .ldc = N};
     cr_assert(kb_cpu_force(KB_ISA_BASELINE));
     kb_set_threads(1);
-    for (int round = 0; round < ROUNDS; round++) {
-        int scale = round % 5 == 4 ? -140 : round % 5 * 12 - 24;
-        for (int i = 0; i < 2; i++)
-            a[i] = ldexpf((float)(1 + (next() & 0xffffff)), -24);
-        for (int i = 0; i < 2 * N; i++) {
-            uint64_t r = next();
-            int bits = (int)(r >> 32) % 24; /* few significant bits: products meet halfway points exactly */
-            b[i] = ldexpf((float)((int32_t)(r & 0xffffff) >> bits << bits) * (r >> 63 ? 1.0f : -1.0f), (i < N ? -24 : scale - (int)(r >> 40) % 40));
-        }
+    for (int round = 0; round < rounds; round++) {
+        int near_halfway = round & 1, j = 1 + round / 2 % 24, scale = round / 2 % 5 == 4 ? -140 - round % 10 : round / 2 % 5 * 12 - 24;
+        a[0] = near_halfway ? 1 : ldexpf((float)(1 + (next() & 0xffffff)), -24);
+        a[1] = near_halfway ? 1 + ldexpf(1, -j) : ldexpf((float)(1 + (next() & 0xffffff)), -24);
+        for (int i = 0; i < N; i++)
+            hard_case(near_halfway, j, scale, b + i, b + N + i);
         cr_assert(kb_gemm_f32(&g));
         for (int i = 0; i < N; i++) {
             float want = fmaf(a[1], b[N + i], fmaf(a[0], b[i], 0.0f));
