@@ -19,7 +19,7 @@ enum { BLOCK = 256, PANEL = 16 };
 /* ---- the vector ------------------------------------------------------------------------------------------------------------ */
 #if defined(__AVX512F__)
 #include <immintrin.h>
-enum { W = 16, MOST_PANELS = 4, PANELS_NT = 2 };
+enum { W = 16, MOST_PANELS = 4, PANELS_NT = 2, QUADS = 4 };
 #define EACH_ROWS(X, p) X(1, p) X(2, p) X(3, p) X(4, p) X(5, p) X(6, p) X(7, p) X(8, p) X(9, p) X(10, p) X(11, p) X(12, p) X(13, p) X(14, p)
 #define EACH_ROWS_STRIDED(X, p) X(1, p) X(2, p) X(3, p) X(4, p) X(5, p) X(6, p) X(7, p) X(8, p)
 #define EACH_ROWS_2 EACH_ROWS
@@ -56,7 +56,7 @@ INLINE void transpose_quads(const vec x[4], vec t[4])
 }
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
-enum { W = 8, MOST_PANELS = 4, PANELS_NT = 1 };
+enum { W = 8, MOST_PANELS = 4, PANELS_NT = 1, QUADS = 1 };
 #define EACH_ROWS(X, p) X(1, p) X(2, p) X(3, p) X(4, p) X(5, p) X(6, p)
 #define EACH_ROWS_STRIDED EACH_ROWS
 #define EACH_ROWS_2(X, p) X(1, p) X(2, p)
@@ -92,7 +92,7 @@ INLINE void transpose_quads(const vec x[4], vec t[4])
     t[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
 }
 #else
-enum { W = 4, MOST_PANELS = 1, PANELS_NT = 1 };
+enum { W = 4, MOST_PANELS = 1, PANELS_NT = 1, QUADS = 1 };
 #define EACH_ROWS(X, p) X(1, p) X(2, p) X(3, p) X(4, p)
 #define EACH_ROWS_STRIDED EACH_ROWS
 #define EACH_ROWS_2(X, p)
@@ -283,25 +283,30 @@ INLINE void row_pointers(const float *row[PANEL], const float *base, int64_t ste
         row[r] = base + (r < rows ? r : rows - 1) * step;
 }
 
-/* x[j][v]: k .. k + 3 of the 16 rows, as vectors over rows. */
-INLINE void transposed(const float *const row[PANEL], int64_t k, vec x[4][VPP])
+/* x[j][v]: k .. k + 4 * QUADS - 1 of the 16 rows, as vectors over rows. A row is read along k before the next one: rows lie pages apart, so
+ * that 16 of them may share fewer places in L1 than they need. */
+INLINE void transposed(const float *const row[PANEL], int64_t k, int quads, vec x[][VPP])
 {
     UNROLL for (int v = 0; v < VPP; v++) {
-        vec quads[4], t[4];
-        UNROLL for (int j = 0; j < 4; j++) {
-#define ROW(r) (row[v * W + (r) + j] + k)
+        vec in[QUADS][4];
+        UNROLL for (int j = 0; j < 4; j++)
+            UNROLL for (int q = 0; q < quads; q++) {
+#define ROW(r) (row[v * W + (r) + j] + k + 4 * q)
 #if defined(__AVX512F__)
-            quads[j] = load_quads(ROW(0), ROW(4), ROW(8), ROW(12));
+                in[q][j] = load_quads(ROW(0), ROW(4), ROW(8), ROW(12));
 #elif defined(__AVX2__) && defined(__FMA__)
-            quads[j] = load_quads(ROW(0), ROW(4));
+                in[q][j] = load_quads(ROW(0), ROW(4));
 #else
-            quads[j] = load_quads(ROW(0));
+                in[q][j] = load_quads(ROW(0));
 #endif
 #undef ROW
+            }
+        UNROLL for (int q = 0; q < quads; q++) {
+            vec t[4];
+            transpose_quads(in[q], t);
+            UNROLL for (int j = 0; j < 4; j++)
+                x[4 * q + j][v] = t[j];
         }
-        transpose_quads(quads, t);
-        UNROLL for (int j = 0; j < 4; j++)
-            x[j][v] = t[j];
     }
 }
 
@@ -318,9 +323,16 @@ static void pack_rows(float *dst, int64_t step, const float *src, int64_t stride
     const float *row[PANEL];
     int64_t i = 0;
     row_pointers(row, src, stride, rows);
-    for (; i + 4 <= k; i += 4) {
+    for (; i + 4 * QUADS <= k; i += 4 * QUADS) {
+        vec x[4 * QUADS][VPP];
+        transposed(row, i, QUADS, x);
+        UNROLL for (int j = 0; j < 4 * QUADS; j++, dst += step)
+            UNROLL for (int v = 0; v < VPP; v++)
+                store(dst + v * W, x[j][v]);
+    }
+    for (; QUADS > 1 && i + 4 <= k; i += 4) {
         vec x[4][VPP];
-        transposed(row, i, x);
+        transposed(row, i, 1, x);
         UNROLL for (int j = 0; j < 4; j++, dst += step)
             UNROLL for (int v = 0; v < VPP; v++)
                 store(dst + v * W, x[j][v]);
@@ -328,6 +340,18 @@ static void pack_rows(float *dst, int64_t step, const float *src, int64_t stride
     for (; i < k; i++, dst += step)
         for (int v = 0; v < VPP; v++)
             store(dst + v * W, gathered(row, i, v));
+}
+
+INLINE void steps_nt(const kb_rows *r, const float *a, const float *const col[PANEL], int64_t k, int quads, int rows, int p, vec acc[][VECS])
+{
+    vec x[4 * QUADS][VPP];
+    transposed(col, k, quads, x);
+    UNROLL for (int j = 0; j < 4 * quads; j++)
+        UNROLL for (int i = 0; i < rows; i++) {
+            vec av = spread(a + i * r->a_row + j * r->a_k);
+            UNROLL for (int v = 0; v < VPP; v++)
+                acc[i][p * VPP + v] = mul_add(av, x[j][v], acc[i][p * VPP + v]);
+        }
 }
 
 /* `rows` rows of A by `panels` panels of columns from n on, the whole of k. */
@@ -346,17 +370,12 @@ INLINE void columns_nt(const kb_rows *r, int64_t n, int rows, int panels)
         UNROLL for (int i = 0; i < rows; i++)
             UNROLL for (int v = 0; v < nv; v++)
                 acc[i][v] = zero();
-        for (; k + 4 <= end; k += 4)
-            UNROLL for (int p = 0; p < panels; p++) {
-                vec x[4][VPP];
-                transposed(col[p], k, x);
-                UNROLL for (int j = 0; j < 4; j++)
-                    UNROLL for (int i = 0; i < rows; i++) {
-                        vec av = spread(a + i * r->a_row + (k - at + j) * r->a_k);
-                        UNROLL for (int v = 0; v < VPP; v++)
-                            acc[i][p * VPP + v] = mul_add(av, x[j][v], acc[i][p * VPP + v]);
-                    }
-            }
+        for (; k + 4 * QUADS <= end; k += 4 * QUADS)
+            UNROLL for (int p = 0; p < panels; p++)
+                steps_nt(r, a + (k - at) * r->a_k, col[p], k, QUADS, rows, p, acc);
+        for (; QUADS > 1 && k + 4 <= end; k += 4)
+            UNROLL for (int p = 0; p < panels; p++)
+                steps_nt(r, a + (k - at) * r->a_k, col[p], k, 1, rows, p, acc);
         for (; k < end; k++)
             UNROLL for (int v = 0; v < nv; v++) {
                 vec x = gathered(col[v / VPP], k, v % VPP);
