@@ -25,6 +25,7 @@ enum { W = 16, MOST_PANELS = 4, PANELS_NT = 2, QUADS = 4 };
 #define EACH_ROWS_2 EACH_ROWS
 #define EACH_ROWS_STRIDED_2 EACH_ROWS_STRIDED
 #define EACH_ROWS_4(X, p) X(1, p) X(2, p) X(3, p) X(4, p) X(5, p) X(6, p)
+#define EACH_ROWS_NT EACH_ROWS_STRIDED
 #define RATE 60.0
 typedef __m512 vec;
 INLINE vec zero(void) { return _mm512_setzero_ps(); }
@@ -62,6 +63,7 @@ enum { W = 8, MOST_PANELS = 4, PANELS_NT = 1, QUADS = 1 };
 #define EACH_ROWS_2(X, p) X(1, p) X(2, p)
 #define EACH_ROWS_STRIDED_2 EACH_ROWS_2
 #define EACH_ROWS_4(X, p) X(1, p)
+#define EACH_ROWS_NT(X, p) X(1, p) X(2, p) X(3, p) X(4, p)
 #define RATE 35.0
 typedef __m256 vec;
 INLINE vec zero(void) { return _mm256_setzero_ps(); }
@@ -98,6 +100,7 @@ enum { W = 4, MOST_PANELS = 1, PANELS_NT = 1, QUADS = 1 };
 #define EACH_ROWS_2(X, p)
 #define EACH_ROWS_STRIDED_2 EACH_ROWS_2
 #define EACH_ROWS_4(X, p)
+#define EACH_ROWS_NT EACH_ROWS
 #define RATE 0.5
 typedef float vec __attribute__((vector_size(16)));
 typedef int vec_index __attribute__((vector_size(16)));
@@ -172,10 +175,10 @@ enum {
 #define COUNT(r, p) +1
     ROWS = 0 EACH_ROWS(COUNT, 0),
     ROWS_STRIDED = 0 EACH_ROWS_STRIDED(COUNT, 0),
+    ROWS_NT = 0 EACH_ROWS_NT(COUNT, 0),
     ROWS_2 = 0 EACH_ROWS_2(COUNT, 0),
     ROWS_4 = 0 EACH_ROWS_4(COUNT, 0),
 #undef COUNT
-    ROWS_NT = 4,
     VPP = PANEL / W, /* vectors a panel */
     VECS = MOST_PANELS * VPP
 };
@@ -386,24 +389,23 @@ INLINE void columns_nt(const kb_rows *r, int64_t n, int rows, int panels)
     }
 }
 
-#define NT(rows) \
+/* Two panels at a time hide the latency of short chains; more rows have chains enough, and no registers for two. */
+#define NT(rows, p) \
     static void nt_##rows(const kb_rows *r) \
     { \
         int64_t n = 0; \
-        if (PANELS_NT > 1) \
-            for (; n + (PANELS_NT - 1) * PANEL < r->n; n += PANELS_NT * PANEL) \
+        if (PANELS_NT > 1 && (rows) <= 4) \
+            for (; n + PANEL < r->n; n += 2 * PANEL) \
                 columns_nt(r, n, rows, PANELS_NT); \
         for (; n < r->n; n += PANEL) \
             columns_nt(r, n, rows, 1); \
     }
-NT(1)
-NT(2)
-NT(3)
-NT(4)
+EACH_ROWS_NT(NT, 0)
 
 static void product_nt(const kb_rows *r)
 {
-    static void (*const nt[ROWS_NT])(const kb_rows *) = {nt_1, nt_2, nt_3, nt_4};
+#define IN_NT(rows, p) nt_##rows,
+    static void (*const nt[ROWS_NT])(const kb_rows *) = {EACH_ROWS_NT(IN_NT, 0)};
     nt[r->rows - 1](r);
 }
 
