@@ -1,5 +1,6 @@
-/* Matrix products: every path against the definition of the canonical order in plain C, bit for bit; the definition's accuracy against
- * float64 and, with -DKB_TEST_OPENBLAS, its agreement with OpenBLAS; f64 and integers likewise. Runs every instruction set that this machine has, 1 to 4 threads. */
+/* Matrix products: every path against the definition of the canonical order in plain C, bit for bit; the definition's accuracy
+ * against float64 and, with -DKB_TEST_OPENBLAS, its agreement with OpenBLAS; f64 and integers likewise. Runs every instruction
+ * set that this machine has, with 1 to 4 threads. */
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "base/pool.h"

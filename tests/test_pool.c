@@ -1,4 +1,5 @@
-/* The thread pool: every index once, ids in range and not shared, nested and concurrent loops, changes of the thread count, fork, shutdown. */
+/* The thread pool: every index once, ids in range and not shared, nested and concurrent loops, changes of the thread count, fork,
+ * shutdown. */
 #include "base/pool.h"
 #include <criterion/criterion.h>
 #include <fenv.h>

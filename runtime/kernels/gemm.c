@@ -168,9 +168,9 @@ typedef struct plan {
 static plan plan_of(const part *p)
 {
     plan q = {0};
-    bool b_in_place = !p->prepacked && p->b_n == 1 &&
-                      (p->m <= p->kernels->rows + IN_PLACE_SPARE || (p->k * p->n <= IN_PLACE_B && (p->b_k % 1024 || p->k * p->m <= 64 * BLOCK)));
-    q.b_pack = !p->prepacked && !b_in_place;
+    bool few = p->m <= p->kernels->rows + IN_PLACE_SPARE;
+    bool small = p->k * p->n <= IN_PLACE_B && (p->b_k % 1024 || p->k * p->m <= 64 * BLOCK); /* rows 4 KiB apart share L1 sets */
+    q.b_pack = !p->prepacked && !(p->b_n == 1 && (few || small));
     q.a_strided = p->m <= p->kernels->rows_strided || p->n <= A_IN_PLACE_COLS;
     q.a_whole = !q.a_strided && p->m <= ROWS_BLOCK && p->m * p->k <= WHOLE_A;
     q.rows = min(p->m, ROWS_BLOCK);

@@ -345,7 +345,8 @@ static void pack_rows(float *dst, int64_t step, const float *src, int64_t stride
             store(dst + v * W, gathered(row, i, v));
 }
 
-INLINE void steps_nt(const kb_rows *r, const float *a, const float *const col[PANEL], int64_t k, int quads, int rows, int p, vec acc[][VECS])
+INLINE void steps_nt(const kb_rows *r, const float *a, const float *const col[PANEL], int64_t k, int quads, int rows, int p,
+                     vec acc[][VECS])
 {
     vec x[4 * QUADS][VPP];
     transposed(col, k, quads, x);
