@@ -29,7 +29,7 @@ enum {
     A_IN_PLACE_COLS = 64,      /* A in place up to so many columns of C: packing it costs as much as a few of them */
     TINY_B = 4096              /* floats: product_nt even in two passes over B */
 };
-#define PARALLEL_NS 6000.0 /* less work than this stays on one thread */
+#define PARALLEL_NS 8000.0 /* less work than this stays on one thread */
 #define THREAD_NS   3000.0 /* the least for one more thread */
 
 /* One rectangle: what a thread computes. */
@@ -316,7 +316,7 @@ static void cut(job *j, int64_t threads)
 static bool run_job(job *j, int64_t items)
 {
     const part *p = &j->whole;
-    double ns = (double)items * ((double)p->m * (double)p->n * (double)p->k / p->kernels->rate + (double)p->k * (double)p->n / 8);
+    double ns = (double)items * ((double)p->m * (double)p->n * (double)p->k / p->kernels->rate + (double)p->k * (double)p->n / 16);
     int64_t threads = 1;
     j->tm = j->tn = 1;
     j->rows = p->m;
