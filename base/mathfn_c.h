@@ -166,7 +166,7 @@ static inline float km_from_bits(int32_t i)
 static inline double kb_f64_remainder(double a, double b)
 {
     double m = fmod(a, b);
-    return (m != 0) & ((m < 0) != (b < 0)) ? m + b : m;
+    return m != 0 && (m < 0) != (b < 0) ? m + b : m;
 }
 
 /* a to the b in 64 bits; narrower types take the low bits, which are the same. */
