@@ -53,7 +53,7 @@ static void peak_body(void *arg, int64_t begin, int64_t end, int worker)
 static double peak(int threads)
 {
     double flops[256] = {0}, best = 0;
-    for (int r = 0; r < 5; r++) {
+    for (int r = 0; r < 20; r++) {
         double t = now(), sum = 0;
         kb_parallel_for(threads, 1, peak_body, flops);
         t = now() - t;
