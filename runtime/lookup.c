@@ -177,17 +177,15 @@ kn_status kn_module_set_child(kn_module *m, const char *path, kn_module *child)
 /* Written from the end backwards: the innermost module's names up to the outermost call's module. */
 char *rt_module_path(char *buf, size_t size, const rt_ctx *ctx)
 {
-    const rt_module_frame *outermost = ctx ? ctx->module : NULL;
     if (!size)
         return buf;
     buf[0] = 0;
-    if (!outermost)
+    if (!ctx || !ctx->n_modules)
         return buf;
-    while (outermost->outer)
-        outermost = outermost->outer;
     size_t at = size - 1;
     buf[at] = 0;
-    for (const kn_module *m = ctx->module->module; m && m->state && m != outermost->module && m->state->name; m = m->state->parent) {
+    const kn_module *m = ctx->modules[ctx->n_modules - 1].module, *outermost = ctx->modules[0].module;
+    for (; m && m->state && m != outermost && m->state->name; m = m->state->parent) {
         size_t n = strlen(m->state->name), dot = buf[at] != 0;
         if (n + dot > at)
             break;

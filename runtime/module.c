@@ -101,8 +101,8 @@ static bool holds(const kn_module *p, const kn_module *m)
 bool rt_module_in_call(const kn_module *m)
 {
     rt_ctx *ctx = rt_get();
-    for (const rt_module_frame *f = ctx ? ctx->module : NULL; f; f = f->outer)
-        for (const kn_module *at = f->module; at && at->state; at = at->state->parent)
+    for (int64_t i = ctx ? ctx->n_modules - 1 : -1; i >= 0; i--)
+        for (const kn_module *at = ctx->modules[i].module; at && at->state; at = at->state->parent)
             if (at == m)
                 return true;
     return false;

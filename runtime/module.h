@@ -124,12 +124,10 @@ kn_fn rt_closure_new(const rt_signature *s, rt_closure_fn callback, void *user);
 bool rt_closure_free(kn_fn f, void **user);
 
 /* ---- values (value.c) ------------------------------------------------------------------------------------------------------------------ */
-/* A copy of v that shares nothing with any scope but the tensors, in one block of *bytes that the caller frees (NULL for a plain value). */
-kn_status rt_value_save(kn_value v, kn_value *copy, void **block);
-/* The same copy in memory of the innermost scope. */
-kn_status rt_value_to_scope(rt_ctx *ctx, kn_value v, kn_value *copy);
-/* f on every tensor in v, which it may replace; v's items must be writable (a copy). */
-void rt_value_each_tensor(kn_value *v, kn_tensor *(*f)(kn_tensor *t, void *user), void *user);
+/* Everything in v that is owned deeper than `depth` moves there: tensors, and the memory of tuples and dicts. */
+void rt_escape_value(rt_ctx *ctx, kn_value v, uint32_t depth);
+/* Calls f on each tensor in v, tuples and dicts walked in order; stops at the first status that isn't KN_OK. */
+kn_status rt_value_each_tensor(kn_value v, kn_status (*f)(kn_tensor *t, void *user), void *user);
 
 /* ---- state (state.c) ---------------------------------------------------------------------------------------------------------------- */
 /* t's elements become those at `data`, which is dense and row-major: what every host write outside of an op goes through. */
