@@ -115,19 +115,6 @@ static kn_tensor *make_view(eager_call *e, const kb_infer *in)
     return rt_tensor_new(e->ctx, l, rt_storage_retain(x->storage), x->offset + in->offset.v);
 }
 
-/* A view op whose result can't be a view: x, read row-major, into fresh storage of the new shape. */
-static kn_status copy_view(eager_call *e, kb_buf *out)
-{
-    const kb_layout *x = e->buf[0].layout;
-    kb_layout *l = kb_layout_new(x->dtype, x->rank, x->sizes, NULL);
-    if (!l)
-        return kb_error_status();
-    kb_buf target = {out->data, l, false};
-    kn_status s = kb_run(&(kb_call){OP_clone, x->dtype, 1, 1, e->buf, &target, NULL});
-    kb_layout_release(l);
-    return s;
-}
-
 static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
 {
     kb_buf bufs[KB_MAX_OUT];
@@ -144,7 +131,7 @@ static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
             bufs[i] = (kb_buf){storages[i]->data, layouts[i], false};
     }
     if (s == KN_OK)
-        s = e->info->cls == KB_VIEW ? copy_view(e, bufs)
+        s = e->info->cls == KB_VIEW ? kb_run_copy(e->buf, bufs[0].data)  /* a view op that can't be a view */
                                     : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, e->c->words});
     for (int i = 0; i < in->n_out; i++) {
         if (s == KN_OK) {
@@ -157,69 +144,14 @@ static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
     return s;
 }
 
-/* ---- writes --------------------------------------------------------------------------------------------------------------------- */
-static bool overlaps(const kn_tensor *a, const kn_tensor *b)
-{
-    if (a->storage != b->storage)
-        return false;
-    const char *x = rt_tensor_data(a), *y = rt_tensor_data(b);
-    return x < y + kb_layout_span(b->layout) && y < x + kb_layout_span(a->layout);
-}
-
-static bool same_place(const kn_tensor *a, const kn_tensor *b)
-{
-    return a->storage == b->storage && a->offset == b->offset && kb_layout_equal(a->layout, b->layout);
-}
-
-static bool overlaps_itself(const kb_layout *l)
-{
-    for (int i = 0; i < l->rank; i++)
-        if (l->sizes[i] > 1 && l->strides[i] == 0)
-            return true;
-    return false;
-}
-
-/* A row-major copy of operand k beside its storage; *hold keeps it alive. */
-static kn_status copy_operand(eager_call *e, int k, rt_storage **hold, kb_layout **layout)
-{
-    const kb_layout *x = e->buf[k].layout;
-    *layout = kb_layout_new(x->dtype, x->rank, x->sizes, NULL);
-    *hold = *layout ? rt_storage_new(x->numel * (int64_t)kb_dtype_bytes(x->dtype)) : NULL;
-    if (!*hold)
-        return kb_error_status();
-    kb_buf target = {(*hold)->data, *layout, false};
-    kn_status s = kb_run(&(kb_call){OP_clone, x->dtype, 1, 1, &e->buf[k], &target, NULL});
-    e->buf[k] = target;
-    return s;
-}
-
 static kn_status run_write(eager_call *e, const kb_infer *in, kn_tensor **out)
 {
     kn_tensor *x = e->c->in[0].as.tensor;
     kn_status s = rt_storage_access(x->storage, true);
-    if (s != KN_OK)
-        return s;
-    if (overlaps_itself(x->layout))
-        return kb_fail(KN_E_VALUE, "the tensor written to has elements that share memory (it was expanded): clone it first");
-    rt_storage *hold[KB_MAX_ARGS] = {0};
-    kb_layout *layouts[KB_MAX_ARGS] = {0};
-    for (int k = 1; k < e->c->n_in && s == KN_OK; k++) {
-        const kn_value *v = &e->c->in[k];
-        if (v->kind == KN_KIND_TENSOR && overlaps(x, v->as.tensor) && !same_place(x, v->as.tensor))
-            s = copy_operand(e, k, &hold[k], &layouts[k]);
-    }
-    if (s == KN_OK) {
-        kb_buf target = rt_tensor_buf(x);
-        bool replaces = e->c->op == OP_copy_ || e->c->op == OP_fill_;
-        s = kb_run(&(kb_call){e->info->base, in->math, replaces ? 1 : e->c->n_in, 1, replaces ? e->buf + 1 : e->buf, &target, e->c->words});
-        rt_storage_wrote(x->storage);
-        out[0] = x;
-    }
-    for (int k = 1; k < KB_MAX_ARGS; k++) {
-        if (hold[k])
-            rt_storage_release(hold[k]);
-        kb_layout_release(layouts[k]);
-    }
+    if (s == KN_OK)
+        s = kb_run_write(e->c->op, in->math, e->c->n_in, e->buf, e->c->words);
+    rt_storage_wrote(x->storage);
+    out[0] = x;
     return s;
 }
 
@@ -242,6 +174,7 @@ static kn_status run(eager_call *e, kn_tensor **out)
     kn_status s = kb_infer_run(&in);
     if (s != KN_OK)
         return s;
+    e->ctx->last_math = in.math;
     if (e->info->cls == KB_WRITE)
         return run_write(e, &in, out);
     if (in.view_of >= 0) {

@@ -106,13 +106,8 @@ static kn_status copy_out(const kn_tensor *x, void *out)
             memcpy(out, rt_tensor_data(x), bytes);
         return KN_OK;
     }
-    kb_layout *l = kb_layout_new(x->layout->dtype, x->layout->rank, x->layout->sizes, NULL);
-    if (!l)
-        return kb_error_status();
-    kb_buf in = rt_tensor_buf(x), target = {out, l, false};
-    s = kb_run(&(kb_call){OP_clone, l->dtype, 1, 1, &in, &target, NULL});
-    kb_layout_release(l);
-    return s;
+    kb_buf in = rt_tensor_buf(x);
+    return kb_run_copy(&in, out);
 }
 
 kn_status(kn_read)(kn_tensor *x, void *out, size_t out_bytes, const char *site)

@@ -73,6 +73,7 @@ struct rt_ctx {
     int64_t n_free;
     rt_module_frame *modules;                   /* module calls in progress, innermost last */
     int64_t n_modules, cap_modules;
+    kn_dtype last_math;                         /* what the newest eager op computed in: for the recorder */
     int disabled;                               /* depth of kn_disable regions */
     bool warned_root;
 };
