@@ -100,9 +100,9 @@ static bool compare(lp_op op, uint8_t t, cell a, cell b)
     return COMPARE(a.l, b.l);
 }
 
-/* Out of range (NaN too) gives the most negative value, as the x86 conversion does and as eager's. */
-static int64_t to_i64(double d) { return d >= -0x1p63 && d < 0x1p63 ? (int64_t)d : INT64_MIN; }
-static int32_t to_i32(double d) { return d > -2147483649.0 && d < 2147483648.0 ? (int32_t)d : INT32_MIN; }
+/* Saturating; NaN gives 0. */
+static int64_t to_i64(double d) { return d >= 0x1p63 ? INT64_MAX : d >= -0x1p63 ? (int64_t)d : d < 0 ? INT64_MIN : 0; }
+static int32_t to_i32(double d) { return d >= 0x1p31 ? INT32_MAX : d >= -0x1p31 ? (int32_t)d : d < 0 ? INT32_MIN : 0; }
 
 static cell convert(uint8_t from, uint8_t to, cell a)
 {
