@@ -44,6 +44,8 @@ enum {
 typedef struct kb_arg {
     char kind;          /* T V f | i z b d e | I Z */
     bool optional, list, option;
+    bool hidden;        /* `~`: by name only, not in the C prototype */
+    char group[16];     /* of an option: the NAME after the star */
     uint8_t index;      /* among operands or among words' starting arguments */
     char name[24], keyword[24];
     double fallback;    /* when left out */
