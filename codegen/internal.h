@@ -83,6 +83,17 @@ bool cg_access_ref(const cg_facts *f, const cg_space *s, uint32_t node, ir_ref r
 bool cg_access_same(const cg_space *s, const cg_access *a, const cg_access *b);
 bool cg_is_row(const cg_facts *f, const cg_space *s, uint32_t node);      /* computed once a row */
 
+/* The space with neighbouring dimensions joined where every access allows it: a kernel's nest. */
+typedef struct cg_nest {
+    int n_outer;
+    int64_t outer[LP_MAX_OUTER], inner;
+    int first[LP_MAX_OUTER + 1];        /* of each nest dimension (the inner one last): the space's innermost dimension in it, -1: size 1 */
+} cg_nest;
+bool cg_nest_make(const cg_space *s, const cg_access *accesses, int n, cg_nest *nest);
+
+/* Everything that a group's members touch, operands and results, each once. */
+typedef struct cg_touch { cg_access access; bool read, written; } cg_touch;
+
 /* ---- groups ----------------------------------------------------------------------------------------------------------------------- */
 typedef struct cg_group {
     int32_t *nodes;             /* ascending */
