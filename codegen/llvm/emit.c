@@ -82,16 +82,6 @@ static bool stores_in_place(const lp_kernel *k, const lp_phase *p)
     return false;
 }
 
-static int used(const lp_inst *in)
-{
-    static const uint8_t count[] = {
-#define KB_LOOP(name, operands, result) operands,
-#include "codegen/loop.def"
-#undef KB_LOOP
-    };
-    return count[in->op];
-}
-
 static bool varies(ll_emit *e, const lp_phase *p, const lp_inst *in, bool hold_loads)
 {
     const lp_kernel *k = e->k;
@@ -104,7 +94,7 @@ static bool varies(ll_emit *e, const lp_phase *p, const lp_inst *in, bool hold_l
     if (in->op == LP_STORE)
         return true;
     uint32_t from[3] = {in->a, in->b, in->c};
-    for (int j = 0; j < used(in); j++)
+    for (int j = 0; j < ll_operands(in); j++)
         if (e->varies[from[j]])
             return true;
     return false;

@@ -313,7 +313,7 @@ static LLVMValueRef arithmetic(ll_emit *e, const lp_inst *in, LLVMValueRef *x, c
     return x[0];
 }
 
-static int operands(const lp_inst *in)
+int ll_operands(const lp_inst *in)
 {
     static const uint8_t count[] = {
 #define KB_LOOP(name, operands, result) operands,
@@ -328,7 +328,7 @@ static void compute(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef *ou
     const lp_inst *in = &e->k->insts[i];
     uint32_t from[3] = {in->a, in->b, in->c};
     LLVMValueRef x[3] = {0};
-    int n = operands(in);
+    int n = ll_operands(in);
     for (int j = 0; j < n; j++)
         x[j] = ll_get(e, from[j], a->width);
     *out = arithmetic(e, in, x, a);

@@ -31,8 +31,8 @@
     X(atanh) X(erf) X(erfc) X(cbrt) X(tgamma) X(lgamma) X(rint) X(floor) X(ceil) X(trunc) X(sqrt)
 #define FLOAT2(X) X(fmod) X(pow) X(atan2) X(hypot) X(remainder)
 
-#define DEFINE1(f) ONE(f, double, f(a[i])) ONE(f##f, float, f##f(a[i]))
-#define DEFINE2(f) TWO(f, double, f(a[i], b[i])) TWO(f##f, float, f##f(a[i], b[i]))
+#define DEFINE1(fn) ONE(fn, double, fn(a[i])) ONE(fn##f, float, fn##f(a[i]))
+#define DEFINE2(fn) TWO(fn, double, fn(a[i], b[i])) TWO(fn##f, float, fn##f(a[i], b[i]))
 FLOAT1(DEFINE1)
 FLOAT2(DEFINE2)
 
@@ -57,15 +57,15 @@ TWO(div_i8, int8_t, SIGNED_DIV(int8_t, uint8_t))
 TWO(div_u8, uint8_t, b[i] == 0 ? 0 : a[i] / b[i])
 
 typedef struct entry { const char *function; uint8_t operands, type; } entry;
-#define ROW1(f) {#f, 1, KN_F64}, {#f "f", 1, KN_F32},
-#define ROW2(f) {#f, 2, KN_F64}, {#f "f", 2, KN_F32},
+#define ROW1(fn) {#fn, 1, KN_F64}, {#fn "f", 1, KN_F32},
+#define ROW2(fn) {#fn, 2, KN_F64}, {#fn "f", 2, KN_F32},
 static const entry entries[] = {
     FLOAT1(ROW1) FLOAT2(ROW2) {"fma", 3, KN_F64}, {"fmaf", 3, KN_F32},
     {"div_i64", 2, KN_I64}, {"div_i32", 2, KN_I32}, {"div_i16", 2, KN_I16}, {"div_i8", 2, KN_I8}, {"div_u8", 2, KN_U8},
 };
 
-#define ADDRESS(f) {"kn_" #f, (void *)h_##f},
-#define ADDRESS1(f) ADDRESS(f) ADDRESS(f##f)
+#define ADDRESS(fn) {"kn_" #fn, (void *)h_##fn},
+#define ADDRESS1(fn) ADDRESS(fn) ADDRESS(fn##f)
 const ll_helper ll_helpers[] = {
     FLOAT1(ADDRESS1) FLOAT2(ADDRESS1) ADDRESS(fma) ADDRESS(fmaf)
     ADDRESS(div_i64) ADDRESS(div_i32) ADDRESS(div_i16) ADDRESS(div_i8) ADDRESS(div_u8)

@@ -34,7 +34,7 @@ typedef struct ll_active {
 typedef struct ll_accumulator { /* of one REDUCE in the phase being emitted */
     uint32_t inst;
     lp_reduce kind;
-    bool index, sticky;         /* LP_MAX, LP_MIN: first index of the extremum; NaN seen (floats) */
+    bool index, sticky;         /* LP_RED_MAX, LP_RED_MIN: first index of the extremum; NaN seen (floats) */
     LLVMTypeRef lane_type, index_type;
     LLVMValueRef acc, at, nan;  /* <32 x …>, current */
     LLVMValueRef total;         /* SUM, PROD: over the chunks so far */
@@ -99,6 +99,7 @@ LLVMValueRef ll_lanes(ll_emit *e, LLVMTypeRef t, int width, int64_t scale);     
 static inline bool ll_is_float(int type) { return type == KN_F32 || type == KN_F64; }
 static inline bool ll_is_signed(int type) { return type == KN_I8 || type == KN_I16 || type == KN_I32 || type == KN_I64; }
 int ll_bytes(int type);
+int ll_operands(const lp_inst *in);                              /* how many values it takes */
 
 /* ---- memory.c: loads, stores, prefetches */
 LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueRef pos);

@@ -4,14 +4,13 @@
  * zeros, and 1 * x = x. Maxima start from -inf.
  * Sums and products fold at the end of each chunk. The other kinds don't depend on order and fold once, at the end of the row.
  *
- * LP_MAX and LP_MIN want the element at the first index of the extremum, since +0 and -0 are equal: a lane remembers in which vector it met its
+ * LP_RED_MAX and LP_RED_MIN want the element at the first index of the extremum, since +0 and -0 are equal: a lane remembers in which vector it met its
  * extremum, and a fold takes the smaller index among equal values. NaNs never win a comparison; a lane that met one keeps it aside.
  */
 #include "codegen/llvm/ll.h"
 
-static bool in_order(lp_reduce kind) { return kind == LP_SUM || kind == LP_PROD; }
-static bool is_max(lp_reduce kind) { return kind == LP_MAX || kind == LP_MAX_ANY; }
-static bool is_extremum(lp_reduce kind) { return kind >= LP_MAX && kind <= LP_MIN_ANY; }
+static bool in_order(lp_reduce kind) { return kind == LP_RED_SUM || kind == LP_RED_PROD; }
+static bool is_max(lp_reduce kind) { return kind == LP_RED_MAX || kind == LP_RED_MAX_ANY; }
 
 static int type_of(const ll_emit *e, const ll_accumulator *r) { return e->k->insts[r->inst].type; }
 
@@ -19,14 +18,14 @@ static LLVMValueRef identity(ll_emit *e, const ll_accumulator *r)
 {
     int type = type_of(e, r);
     LLVMTypeRef t = r->lane_type;
-    if (r->kind == LP_AND)
+    if (r->kind == LP_RED_AND)
         return LLVMConstAllOnes(t);
-    if (r->kind == LP_OR)
+    if (r->kind == LP_RED_OR)
         return LLVMConstNull(t);
     if (ll_is_float(type))
-        return r->kind == LP_SUM ? LLVMConstReal(t, -0.0) : r->kind == LP_PROD ? LLVMConstReal(t, 1) : LLVMConstReal(t, is_max(r->kind) ? -1.0 / 0.0 : 1.0 / 0.0);
+        return LLVMConstReal(t, r->kind == LP_RED_SUM ? -0.0 : r->kind == LP_RED_PROD ? 1.0 : is_max(r->kind) ? -1.0 / 0.0 : 1.0 / 0.0);
     if (in_order(r->kind))
-        return LLVMConstInt(t, r->kind == LP_PROD, false);
+        return LLVMConstInt(t, r->kind == LP_RED_PROD, false);
     int bits = ll_bytes(type) * 8;
     uint64_t top = 1ull << (bits - 1);
     if (!ll_is_signed(type))
@@ -49,11 +48,11 @@ static LLVMValueRef combine(ll_emit *e, const ll_accumulator *r, LLVMValueRef ac
 {
     bool f = ll_is_float(type_of(e, r));
     switch (r->kind) {
-    case LP_SUM: return f ? LLVMBuildFAdd(e->b, acc, x, "") : LLVMBuildAdd(e->b, acc, x, "");
-    case LP_PROD: return f ? LLVMBuildFMul(e->b, acc, x, "") : LLVMBuildMul(e->b, acc, x, "");
-    case LP_AND: return LLVMBuildAnd(e->b, acc, x, "");
-    case LP_OR: return LLVMBuildOr(e->b, acc, x, "");
-    case LP_MAX: case LP_MIN: case LP_MAX_ANY: case LP_MIN_ANY: break;
+    case LP_RED_SUM: return f ? LLVMBuildFAdd(e->b, acc, x, "") : LLVMBuildAdd(e->b, acc, x, "");
+    case LP_RED_PROD: return f ? LLVMBuildFMul(e->b, acc, x, "") : LLVMBuildMul(e->b, acc, x, "");
+    case LP_RED_AND: return LLVMBuildAnd(e->b, acc, x, "");
+    case LP_RED_OR: return LLVMBuildOr(e->b, acc, x, "");
+    case LP_RED_MAX: case LP_RED_MIN: case LP_RED_MAX_ANY: case LP_RED_MIN_ANY: break;
     }
     return LLVMBuildSelect(e->b, better(e, r, x, acc), x, acc, "");
 }
@@ -78,9 +77,9 @@ bool ll_reduce_begin(ll_emit *e, const lp_phase *p)
         }
         ll_accumulator *r = &e->red[e->n_red++];
         *r = (ll_accumulator){.inst = i, .kind = (lp_reduce)in->imm.bits};
-        bool f = ll_is_float(in->type), predicate = r->kind == LP_AND || r->kind == LP_OR;
+        bool f = ll_is_float(in->type), predicate = r->kind == LP_RED_AND || r->kind == LP_RED_OR;
         r->lane_type = predicate ? e->i32 : ll_type(e, in->type);
-        r->index = r->sticky = f && (r->kind == LP_MAX || r->kind == LP_MIN);
+        r->index = r->sticky = f && (r->kind == LP_RED_MAX || r->kind == LP_RED_MIN);
         r->index_type = in->type == KN_F64 || e->k->inner.size > INT32_MAX ? e->i64 : e->i32;
         r->total = in_order(r->kind) ? identity(e, r) : NULL;
         restart(e, r);
@@ -215,7 +214,7 @@ void ll_reduce_finish(ll_emit *e, bool chunked)
     for (int i = 0; i < e->n_red; i++) {
         ll_accumulator *r = &e->red[i];
         LLVMValueRef x;
-        if (r->kind == LP_SUM && e->k->inner.size == 0)
+        if (r->kind == LP_RED_SUM && e->k->inner.size == 0)
             x = LLVMConstNull(r->lane_type);                    /* of nothing: +0 */
         else if (chunked && in_order(r->kind))
             x = r->total;
