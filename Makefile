@@ -80,7 +80,7 @@ cov: deps deps-test     ## line coverage of the tests, by folder and by file
 	@tools/cov.sh build/cov
 
 .PHONY: lint
-lint: deps              ## layering, exported symbols, text rules, warnings as errors
+lint: deps deps-test    ## layering, exported symbols, text rules, warnings as errors
 	+@$(SUB) lib backend
 	@tools/lint.sh
 
