@@ -1,8 +1,9 @@
 /* isa.h: names for code that is compiled once per instruction set.
  *
- * Every file in runtime/kernels/isa/ is compiled three times, with -DKB_ISA_SUFFIX=baseline, avx2 and avx512 and the matching -m flags
- * (Makefile). KB_ISA(name) pastes the suffix onto exported names; a dispatcher elsewhere declares all three with KB_ISA_DECLARE and picks
- * one with KB_ISA_PICK. Such files define nothing else with external linkage. gnu11, -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math.
+ * Every file in runtime/kernels/isa/ is compiled three times, with -DKB_ISA_SUFFIX=baseline, avx2 and avx512 and the matching
+ * -m flags (mk/build.mk). KB_ISA(name) pastes the suffix onto exported names; a dispatcher elsewhere declares all three with
+ * KB_ISA_DECLARE and picks one with KB_ISA_PICK. Such files define nothing else with external linkage. gnu11, -O3
+ * -ffp-contract=off -fno-math-errno -fno-trapping-math.
  */
 #ifndef KB_ISA_H
 #define KB_ISA_H

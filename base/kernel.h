@@ -30,6 +30,11 @@ typedef kn_status (*kb_kernel)(const kb_call *c);
 /* By opcode; NULL for views. Filled from ops.def in runtime/kernels/table.c: a kernel that is missing fails the link. */
 extern const kb_kernel kb_cpu_kernels[OP_COUNT];
 
+/* An in-place op (class WRITE): in[0] is the target. Handles overlap of source and target; refuses a target whose elements share memory. */
+kn_status kb_run_write(kb_opcode op, kn_dtype math, int n_in, const kb_buf *in, const int64_t *words);
+/* x's elements, row-major, into out. */
+kn_status kb_run_copy(const kb_buf *x, void *out);
+
 /* Runs one op on buffers under the default floating-point environment (CAPTURE 18). Views are refused. */
 kn_status kb_run(const kb_call *c);
 

@@ -55,10 +55,11 @@ struct kn_tensor {
 typedef struct rt_owned { kn_tensor *t; uint32_t depth; } rt_owned;
 typedef struct rt_scope { uint64_t id; uint32_t mark; const char *function; } rt_scope;
 
-/* One level of module calls in progress on a thread: for module paths in errors, reports and traces. */
+/* One level of module calls in progress on a thread: for module paths in errors, reports and traces. Kept in the context, not on the C stack,
+ * so that closing an outer scope after a longjmp can unwind it. */
 typedef struct rt_module_frame {
-    struct rt_module_frame *outer;
     kn_module *module;
+    uint32_t depth;                             /* scopes open when it was pushed */
 } rt_module_frame;
 
 struct rt_ctx {
@@ -70,7 +71,9 @@ struct rt_ctx {
     uint64_t next_scope;
     kn_tensor *free_head, *free_tail;           /* quarantine: first freed, first used again */
     int64_t n_free;
-    rt_module_frame *module;                    /* innermost module call */
+    rt_module_frame *modules;                   /* module calls in progress, innermost last */
+    int64_t n_modules, cap_modules;
+    kn_dtype last_math;                         /* what the newest eager op computed in: for the recorder */
     int disabled;                               /* depth of kn_disable regions */
     bool warned_root;
 };
@@ -112,14 +115,30 @@ typedef struct rt_trace_ops {
     void (*dropped)(rt_trace *f, kn_tensor *t);                     /* a PENDING handle's last count is gone */
     void (*retained)(rt_trace *f, kn_tensor *t);                    /* a PENDING handle was retained by the user */
     void (*breaks)(rt_trace *f, rt_ctx *ctx, int code, const char *site);     /* an explicit break, a disabled region */
-    void (*module_enter)(rt_trace *f, rt_module_frame *m);
-    void (*module_leave)(rt_trace *f, rt_module_frame *m);
+    void (*module_enter)(rt_trace *f, kn_module *m);
+    void (*module_leave)(rt_trace *f, kn_module *m);
+    void (*abandon)(rt_trace *f, rt_ctx *ctx);                      /* the call was left by longjmp: its scope is being closed from outside */
     kn_status (*foreign)(rt_trace *f, kn_tensor *t);                /* a PENDING handle is needed where its frame is not ctx->trace */
 } rt_trace_ops;
-struct rt_trace { const rt_trace_ops *ops; };
+struct rt_trace {
+    const rt_trace_ops *ops;
+    rt_trace *outer;                            /* what ctx->trace was before */
+    uint32_t depth;                             /* scopes open when the call began */
+};
 
 /* t becomes REAL whatever it takes; code and site say why. KN_OK, or the failure (an ERROR tensor's own status). */
 kn_status rt_need(kn_tensor *t, int code, const char *site);
+
+/* ---- scopes and module frames ------------------------------------------------------------------------------------------------ */
+/* Memory that lives as long as the innermost scope (items of tuples and dicts). NULL when memory is short. */
+void *rt_scope_alloc(rt_ctx *ctx, size_t size);
+/* The depth that kn_escape(…, function) hands to; tensor and memory move to that depth if they are owned deeper (by this thread). */
+uint32_t rt_escape_depth(const rt_ctx *ctx, const char *function);
+void rt_escape_tensor(rt_ctx *ctx, kn_tensor *t, uint32_t depth);
+void rt_escape_memory(rt_ctx *ctx, const void *p, uint32_t depth);
+/* A module call: push notifies the trace; false when memory is short. */
+bool rt_module_push(rt_ctx *ctx, kn_module *m);
+void rt_module_pop(rt_ctx *ctx);
 
 /* ---- tensors ---------------------------------------------------------------------------------------------------------------- */
 /* A handle in the innermost scope. Takes over the counts of layout and storage, also on failure (then an error tensor). */
@@ -127,6 +146,7 @@ kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *stora
 /* A bare handle with count 1 owned by the innermost scope, all fields but uid/ctx/count zero; NULL when memory is short. */
 kn_tensor *rt_handle_new(rt_ctx *ctx);
 void rt_handle_own(rt_ctx *ctx, kn_tensor *t);  /* give a handle to the innermost scope (takes over one count) */
+void rt_handles_return(rt_ctx *ctx);            /* the thread ends: its free handles go to the others */
 void rt_tensor_destroy(kn_tensor *t);           /* count reached zero */
 static inline void rt_release(kn_tensor *t)
 {
@@ -150,6 +170,11 @@ static inline void *rt_tensor_data(const kn_tensor *t)
 }
 static inline kb_buf rt_tensor_buf(const kn_tensor *t) { return (kb_buf){rt_tensor_data(t), t->layout, false}; }
 
+void rt_tensor_set_error(kn_tensor *t, kn_status s, const char *text);     /* PENDING becomes ERROR */
+/* "op: <newest failure> (path, site)": the form of every op's error. */
+void rt_error_text(char *text, size_t size, const char *op, const char *path, const char *site);
+
+void rt_storage_init(rt_storage *s, void *data, int64_t bytes);    /* of a zeroed storage: count 1, a uid, data from kb_data_alloc(bytes) */
 rt_storage *rt_storage_new(int64_t bytes);      /* contents undefined; NULL when memory is short */
 rt_storage *rt_storage_adopt(void *data, int64_t bytes);    /* data from kb_data_alloc(bytes); frees it on failure and returns NULL */
 void rt_storage_release(rt_storage *s);
@@ -170,8 +195,8 @@ extern const kb_layout rt_scalar_layouts[KB_DTYPE_COUNT];    /* rank 0 of each d
 char *rt_module_path(char *buf, size_t size, const rt_ctx *ctx);
 
 /* ---- random numbers (CAPTURE 19) ----------------------------------------------------------------------------------------------- */
-/* Reserves n 32-bit words of the default generator: gives the seed and the counter offset that the op must use. */
-void rt_rng_reserve(int64_t words, int64_t *seed, int64_t *offset);
-int64_t rt_rng_words(kb_opcode op, kn_dtype d, int64_t numel);
+/* Reserves counters of the default generator: gives the seed and the counter offset that the op must use. */
+void rt_rng_reserve(int64_t counters, int64_t *seed, int64_t *offset);
+int64_t rt_rng_counters(kb_opcode op, kn_dtype d, int64_t numel);   /* Philox counters (4 words each) that the op uses */
 
 #endif

@@ -1,0 +1,122 @@
+# Kiln's front door: every target that a person types. The rules that build files are in mk/build.mk; this file first sees to the
+# packages (tools/deps.sh), then hands over to it, so that pkg-config and llvm-config are asked only after they are there.
+#
+#   make run                 the main job, from a bare checkout          make test T=ir/fuse       some tests
+#   make V=1 …               show commands                               make build/kn-opt         one file
+#
+# Each target runs in the order written, whatever -j says; what it builds is built in parallel (all CPUs unless -j is given).
+.NOTPARALLEL:
+.SUFFIXES:
+MAKEFLAGS += --no-print-directory
+
+# Expanded in recipes, where MAKEFLAGS shows a -j that the user gave
+SUB    = $(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc)) -f mk/build.mk
+DEBUG  = $(SUB) CONFIG=debug
+TSAN   = $(SUB) CONFIG=tsan
+COV    = $(SUB) CONFIG=cov
+
+# What to run and with which arguments
+RUN           ?= digits
+RUN_ARGS      ?=
+CASE          ?=
+BENCH_ARGS    ?= $(CASE)
+FUZZ_SECONDS  ?= 60
+T             ?=
+
+.PHONY: all
+all: deps               ## the optimised library, its LLVM backend and the tools, in build/
+	+@$(SUB) all
+
+.PHONY: run
+run: deps               ## build what the main example needs and run it (RUN=name RUN_ARGS=…)
+	+@$(SUB) lib backend build/examples/$(RUN)
+	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/examples/$(RUN) $(RUN_ARGS)
+
+.PHONY: test
+test: deps deps-test    ## every test in the optimised build, or those that match: T=suite/name
+	+@$(SUB) all tests
+	@tools/run-tests.sh build '$(T)'
+
+.PHONY: debug
+debug: deps             ## the library under the address and undefined-behaviour sanitizers, in build/debug/
+	+@$(DEBUG) all
+
+.PHONY: debug-test
+debug-test: deps deps-test  ## every test under those sanitizers; any report fails (T= as above)
+	+@$(DEBUG) lib backend tests
+	@tools/run-tests.sh build/debug '$(T)'
+
+.PHONY: tsan-test
+tsan-test: deps         ## the threaded plain programs under the thread sanitizer
+	+@$(TSAN) lib backend thread-tests
+	@tools/run-tests.sh build/tsan
+
+.PHONY: bench
+bench: deps             ## measurements (CASE=name for one)
+	+@$(SUB) lib backend benches
+	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/bench/bench $(BENCH_ARGS)
+
+.PHONY: fuzz
+fuzz: deps              ## random programs, each form against the others, for FUZZ_SECONDS=60 each
+	+@$(SUB) lib backend fuzzers
+	@tools/run-each.sh 'fuzz_*' $(FUZZ_SECONDS)
+
+.PHONY: exhaustive
+exhaustive: deps        ## every input of the scalar functions; minutes to hours
+	+@$(SUB) lib backend exhaustives
+	@tools/run-each.sh 'exhaustive_*'
+
+.PHONY: bless
+bless: deps deps-test   ## rewrite the golden IR from what the passes give now; read the diff before committing it
+	+@$(SUB) all tests
+	@BLESS=1 tools/run-tests.sh build '$(or $(T),golden)'
+	@git --no-pager diff --stat -- tests || true
+
+.PHONY: cov
+cov: deps deps-test     ## line coverage of the tests, by folder and by file
+	+@$(COV) lib backend tests
+	@find build/cov/obj -name '*.gcda' -delete
+	@tools/run-tests.sh build/cov '$(T)'
+	@tools/cov.sh build/cov
+
+.PHONY: lint
+lint: deps deps-test    ## layering, exported symbols, text rules, warnings as errors
+	+@$(SUB) lib backend
+	@tools/lint.sh
+
+.PHONY: deps
+deps:                   ## install the packages that building needs, or say which are missing
+	@tools/deps.sh build
+
+.PHONY: deps-test
+deps-test:              ## and those that only testing needs
+	@tools/deps.sh test
+
+.PHONY: install
+install: deps           ## install under PREFIX=/usr/local (DESTDIR= is honoured)
+	+@$(SUB) install
+
+.PHONY: install-check
+install-check: deps     ## install into an empty folder and build the examples against that alone
+	+@$(SUB) all
+	@tools/install-check.sh
+
+.PHONY: clean
+clean:                  ## remove build/
+	rm -rf build
+
+.PHONY: help
+help:                   ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+# A file below build/ by its own name
+.PHONY: FORCE
+FORCE:
+build/debug/%: FORCE
+	+@$(DEBUG) $@
+build/tsan/%: FORCE
+	+@$(TSAN) $@
+build/cov/%: FORCE
+	+@$(COV) $@
+build/%: FORCE
+	+@$(SUB) $@

@@ -1,0 +1,66 @@
+/* cpu.c: which instruction set the eager kernels use.
+ *
+ * Detected once by cpuid (the compiler's builtin also asks the operating system whether it saves the wide registers), lowered by
+ * KN_CPU, overridden by kb_cpu_force. A name in KN_CPU that is unknown, or that the machine lacks, changes nothing here: the table of
+ * environment variables warns about it.
+ */
+#include "base/cpu.h"
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const isa_names[KB_ISA_COUNT] = {"baseline", "avx2", "avx512"};
+
+static atomic_int chosen = -1; /* -1: not yet; what kb_cpu_isa answers unless forced */
+static atomic_int forced = -1; /* -1: not forced */
+
+static kb_isa best_of_machine(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2") ||
+        !__builtin_cpu_supports("f16c"))
+        return KB_ISA_BASELINE;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512cd"))
+        return KB_ISA_AVX2;
+    return KB_ISA_AVX512;
+#else
+    return KB_ISA_BASELINE;
+#endif
+}
+
+static kb_isa choose(void)
+{
+    kb_isa best = best_of_machine();
+    const char *name = getenv("KN_CPU");
+    for (int i = 0; name && i < (int)best; i++)
+        if (!strcmp(name, isa_names[i]))
+            return (kb_isa)i;
+    return best;
+}
+
+kb_isa kb_cpu_isa(void)
+{
+    int isa = atomic_load_explicit(&forced, memory_order_relaxed);
+    if (isa >= 0)
+        return (kb_isa)isa;
+    isa = atomic_load_explicit(&chosen, memory_order_relaxed);
+    if (isa < 0) {
+        isa = choose(); /* two threads that race here store the same answer */
+        atomic_store_explicit(&chosen, isa, memory_order_relaxed);
+    }
+    return (kb_isa)isa;
+}
+
+const char *kb_isa_name(kb_isa isa) { return (unsigned)isa < KB_ISA_COUNT ? isa_names[isa] : "unknown"; }
+
+int kb_cpu_force(kb_isa isa)
+{
+    if ((unsigned)isa >= KB_ISA_COUNT || isa > best_of_machine())
+        return 0;
+    atomic_store_explicit(&forced, (int)isa, memory_order_relaxed);
+    return 1;
+}
+
+void kb_cpu_unforce(void) { atomic_store_explicit(&forced, -1, memory_order_relaxed); }

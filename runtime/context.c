@@ -1,0 +1,193 @@
+/* context.c: the thread's context, scopes, module frames.
+ *
+ * `owned` is one flat list for all open scopes of a thread. An entry says at which depth it is owned; a scope that closes releases what stands above its
+ * mark and belongs to its depth or deeper, and keeps what was handed further out. An entry's pointer has its low bit set when it is plain memory.
+ */
+#include "runtime/rt.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { ROOT_WARNING = 10000 };
+
+static void ctx_free(void *p);
+
+rt_ctx *rt_ctx_new_for_thread(void)
+{
+    kb_thread *th = kb_thread_get();
+    if (!th)
+        return NULL;
+    if (th->runtime)
+        return th->runtime;
+    rt_ctx *ctx = kb_calloc(1, sizeof *ctx);
+    if (!ctx)
+        return NULL;
+    th->runtime = ctx;
+    th->free_runtime = ctx_free;
+    return ctx;
+}
+
+/* ---- owned things ------------------------------------------------------------------------------------------------------------- */
+static inline bool is_memory(const kn_tensor *t) { return ((uintptr_t)t & 1) != 0; }
+static inline void *memory_of(const kn_tensor *t) { return (void *)((uintptr_t)t & ~(uintptr_t)1); }
+
+static bool own(rt_ctx *ctx, kn_tensor *t)
+{
+    rt_owned o = {t, (uint32_t)ctx->n_scopes};
+    if (!is_memory(t))
+        t->owned_at = (uint32_t)ctx->n_owned;
+    if (!KB_PUSH(&ctx->owned, &ctx->n_owned, &ctx->cap_owned, o))
+        return false;
+    if (__builtin_expect(ctx->n_scopes == 0 && ctx->n_owned == ROOT_WARNING && !ctx->warned_root, 0)) {
+        ctx->warned_root = true;
+        fprintf(stderr, "kiln: %d tensors belong to this thread's root scope and live until it ends; open a KN_SCOPE around the work\n", ROOT_WARNING);
+    }
+    return true;
+}
+
+void rt_handle_own(rt_ctx *ctx, kn_tensor *t)
+{
+    t->ctx = ctx;
+    if (!own(ctx, t))
+        t->owned_at = RT_NOT_OWNED;             /* memory is short: the handle leaks rather than dangles */
+}
+
+static void let_go(kn_tensor *t)
+{
+    if (is_memory(t)) {
+        kb_free(memory_of(t));
+        return;
+    }
+    t->owned_at = RT_NOT_OWNED;
+    rt_release(t);
+}
+
+/* Closes every scope deeper than `depth`. */
+static void close_to(rt_ctx *ctx, int64_t depth)
+{
+    while (ctx->n_modules && ctx->modules[ctx->n_modules - 1].depth > depth)
+        ctx->n_modules--;
+    while (ctx->trace && ctx->trace->depth > depth)
+        ctx->trace->ops->abandon(ctx->trace, ctx);
+    if (ctx->n_scopes <= depth)
+        return;
+    int64_t mark = ctx->scopes[depth].mark, kept = mark, n = ctx->n_owned;
+    ctx->n_scopes = depth;
+    for (int64_t i = mark; i < n; i++) {        /* releasing runs no user code that could own something here */
+        rt_owned o = ctx->owned[i];
+        if (o.depth > depth) {
+            let_go(o.t);
+            continue;
+        }
+        if (!is_memory(o.t))
+            o.t->owned_at = (uint32_t)kept;
+        ctx->owned[kept++] = o;
+    }
+    ctx->n_owned = kept;
+}
+
+static void ctx_free(void *p)
+{
+    rt_ctx *ctx = p;
+    while (ctx->trace)
+        ctx->trace->ops->abandon(ctx->trace, ctx);
+    close_to(ctx, 0);
+    for (int64_t i = 0; i < ctx->n_owned; i++)
+        let_go(ctx->owned[i].t);
+    ctx->n_owned = 0;
+    rt_handles_return(ctx);
+    kb_free(ctx->owned);
+    kb_free(ctx->scopes);
+    kb_free(ctx->modules);
+    kb_free(ctx);
+}
+
+/* ---- scopes --------------------------------------------------------------------------------------------------------------------- */
+kn_scope kn_scope_open(const char *function)
+{
+    rt_ctx *ctx = rt_get();
+    if (!ctx)
+        return (kn_scope){0};
+    rt_scope s = {++ctx->next_scope, (uint32_t)ctx->n_owned, function};
+    if (!KB_PUSH(&ctx->scopes, &ctx->n_scopes, &ctx->cap_scopes, s))
+        return (kn_scope){0};
+    return (kn_scope){s.id};
+}
+
+void kn_scope_close(kn_scope s)
+{
+    rt_ctx *ctx = rt_get();
+    if (!ctx || !s.id)
+        return;
+    for (int64_t i = ctx->n_scopes - 1; i >= 0 && ctx->scopes[i].id >= s.id; i--)
+        if (ctx->scopes[i].id == s.id) {
+            close_to(ctx, i);
+            return;
+        }
+}
+
+void *rt_scope_alloc(rt_ctx *ctx, size_t size)
+{
+    void *p = kb_alloc(size);
+    if (p && !own(ctx, (kn_tensor *)((uintptr_t)p | 1))) {
+        kb_free(p);
+        return NULL;
+    }
+    return p;
+}
+
+uint32_t rt_escape_depth(const rt_ctx *ctx, const char *function)
+{
+    int64_t depth = ctx->n_scopes;
+    if (!function)
+        return depth > 0 ? (uint32_t)(depth - 1) : 0;
+    while (depth > 0 && ctx->scopes[depth - 1].function == function)
+        depth--;
+    return (uint32_t)depth;
+}
+
+void rt_escape_tensor(rt_ctx *ctx, kn_tensor *t, uint32_t depth)
+{
+    if (!t || t->state == RT_DEAD || t->ctx != ctx || t->owned_at == RT_NOT_OWNED || t->owned_at >= ctx->n_owned)
+        return;
+    rt_owned *o = &ctx->owned[t->owned_at];
+    if (o->t == t && o->depth > depth)
+        o->depth = depth;
+}
+
+void rt_escape_memory(rt_ctx *ctx, const void *p, uint32_t depth)
+{
+    for (int64_t i = ctx->n_owned - 1; i >= 0; i--)
+        if (is_memory(ctx->owned[i].t) && memory_of(ctx->owned[i].t) == p) {
+            if (ctx->owned[i].depth > depth)
+                ctx->owned[i].depth = depth;
+            return;
+        }
+}
+
+kn_tensor *(kn_escape)(kn_tensor *t, const char *function)
+{
+    rt_ctx *ctx = rt_get();
+    if (ctx)
+        rt_escape_tensor(ctx, t, rt_escape_depth(ctx, function));
+    return t;
+}
+
+/* ---- module frames ---------------------------------------------------------------------------------------------------------------- */
+bool rt_module_push(rt_ctx *ctx, kn_module *m)
+{
+    rt_module_frame f = {m, (uint32_t)ctx->n_scopes};
+    if (!KB_PUSH(&ctx->modules, &ctx->n_modules, &ctx->cap_modules, f))
+        return false;
+    if (ctx->trace)
+        ctx->trace->ops->module_enter(ctx->trace, m);
+    return true;
+}
+
+void rt_module_pop(rt_ctx *ctx)
+{
+    if (!ctx->n_modules)
+        return;
+    kn_module *m = ctx->modules[--ctx->n_modules].module;
+    if (ctx->trace)
+        ctx->trace->ops->module_leave(ctx->trace, m);
+}

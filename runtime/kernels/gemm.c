@@ -1,0 +1,440 @@
+/* gemm.c: matrix products: choice of a path, blocking, packing, threads. The arithmetic is in isa/gemm_isa.c.
+ *
+ * One thread computes a rectangle of C over the whole of k, one block of 256 after the other, so no path and no split can change the order
+ * of an output's additions. Threads get rectangles of their own and pack for themselves: no barrier inside a product.
+ *
+ *   product_nt   few rows, B's columns contiguous (weights [N, K]): 16 x 4 pieces of B are transposed in registers, nothing is packed
+ *   tiles        C in tiles of up to `rows` x 16, 32 or 64. A packed as [k][rows of the tile], or read in place (few rows); B packed by
+ *                the caller, packed here, or read in place where it is contiguous in n and small or used few times
+ *
+ * Sizes that need no packing allocate nothing. Strides may be anything; what isn't contiguous is packed.
+ */
+#include "runtime/kernels/gemm.h"
+#include "base/alloc.h"
+#include "base/pool.h"
+#include "runtime/kernels/gemm_kernels.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum {
+    BLOCK = KB_GEMM_BLOCK,
+    PANEL = KB_GEMM_PANEL,
+    ROWS_BLOCK = 168,          /* of A packed at once: a multiple of every tile height; 172 KiB, for L2 */
+    COLS_BLOCK = 1024,         /* of B packed at once: 1 MiB */
+    COLS_BLOCK_FEW = 128,      /* where A is packed whole: 128 KiB */
+    WHOLE_A = 192 * 1024,      /* floats: A is packed whole up to here */
+    IN_PLACE_SPARE = 2,        /* B in place up to so many rows more than a tile has, */
+    IN_PLACE_B = 96 * 1024,    /* or so many floats */
+    A_IN_PLACE_COLS = 64,      /* A in place up to so many columns of C: packing it costs as much as a few of them */
+    TINY_B = 4096              /* floats: product_nt even in two passes over B */
+};
+#define PARALLEL_NS 8000.0 /* less work than this stays on one thread */
+#define THREAD_NS   3000.0 /* the least for one more thread */
+
+/* One rectangle: what a thread computes. */
+typedef struct part {
+    const kb_gemm_kernels *kernels;
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_k;
+    const float *b; /* in place; or the first packed panel, b_panel floats from one to the next */
+    int64_t b_k, b_n, b_panel;
+    bool prepacked;
+    float *c;
+    int64_t ldc;
+    const float *bias;
+    int64_t bias_row, bias_col;
+} part;
+
+static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static const kb_gemm_kernels *kernels_now(void) { return KB_ISA_PICK(kb_gemm_kernels_of)(); }
+
+/* ---- epilogue ---------------------------------------------------------------------------------------------------------------- */
+/* Runs once over each finished rectangle, while it is in the cache: every operation rounds separately, so activations join here. */
+static void epilogue(const part *p, int64_t m0, int64_t m, int64_t n0, int64_t n)
+{
+    if (!p->bias)
+        return;
+    for (int64_t i = m0; i < m0 + m; i++) {
+        float *restrict c = p->c + i * p->ldc + n0;
+        const float *bias = p->bias + i * p->bias_row + n0 * p->bias_col;
+        if (p->bias_col == 1)
+            for (int64_t j = 0; j < n; j++)
+                c[j] += bias[j];
+        else if (p->bias_col == 0)
+            for (int64_t j = 0; j < n; j++)
+                c[j] += bias[0];
+        else
+            for (int64_t j = 0; j < n; j++)
+                c[j] += bias[j * p->bias_col];
+    }
+}
+
+/* ---- packing ----------------------------------------------------------------------------------------------------------------- */
+/* Columns j .. j + cols of B over k steps as panels of [k][16] at dst; the last one is filled up with zeros. */
+static void pack_panels(const kb_gemm_kernels *kernels, float *dst, int64_t panel, const float *b, int64_t b_k, int64_t b_n,
+                        int64_t k, int64_t cols)
+{
+    for (int64_t j = 0; j < cols; j += PANEL, dst += panel) {
+        int w = (int)min(PANEL, cols - j);
+        const float *src = b + j * b_n;
+        if (w < PANEL)
+            memset(dst, 0, (size_t)(k * PANEL) * sizeof *dst);
+        if (b_k == 1 && w == PANEL) {
+            kernels->pack_rows(dst, PANEL, src, b_n, w, k);
+        } else if (b_n == 1 && cols - j >= 8 * PANEL) {
+            for (int64_t i = 0; i < k; i++) /* eight panels at once: rows lie pages apart */
+                for (int q = 0; q < 8; q++)
+                    memcpy(dst + q * panel + i * PANEL, src + i * b_k + q * PANEL, PANEL * sizeof *dst);
+            j += 7 * PANEL;
+            dst += 7 * panel;
+        } else if (b_n == 1 && w == PANEL) {
+            for (int64_t i = 0; i < k; i++)
+                memcpy(dst + i * PANEL, src + i * b_k, PANEL * sizeof *dst);
+        } else {
+            for (int64_t i = 0; i < k; i++)
+                for (int c = 0; c < w; c++)
+                    dst[i * PANEL + c] = src[i * b_k + c * b_n];
+        }
+    }
+}
+
+/* Heights of the tiles that m rows are split into: as equal as can be. */
+typedef struct split {
+    int64_t tiles, rows, higher; /* the first `higher` tiles have rows + 1 */
+} split;
+
+static split split_rows(int64_t m, int64_t most)
+{
+    int64_t tiles = ceil_div(m, most);
+    return (split){tiles, m / tiles, m % tiles};
+}
+
+/* Rows of A over k steps, each tile as [k][its rows]. May write 15 floats beyond the end. */
+static void pack_a(const kb_gemm_kernels *kernels, float *dst, const float *a, int64_t a_row, int64_t a_k, int64_t m, int64_t k)
+{
+    split s = split_rows(m, kernels->rows);
+    for (int64_t t = 0; t < s.tiles; t++) {
+        int rows = (int)(s.rows + (t < s.higher));
+        if (a_k == 1) {
+            kernels->pack_rows(dst, rows, a, a_row, rows, k);
+        } else {
+            for (int64_t i = 0; i < k; i++)
+                for (int r = 0; r < rows; r++)
+                    dst[i * rows + r] = a[i * a_k + r * a_row];
+        }
+        dst += rows * k;
+        a += rows * a_row;
+    }
+}
+
+/* ---- tiles ------------------------------------------------------------------------------------------------------------------- */
+/* m rows x n columns over one block of k. `a` packed (a_strided false) or in place. */
+static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, const float *b, int64_t b_k, int64_t b_panel,
+                      bool b_exact, int64_t n, float *c, int64_t k, bool first)
+{
+    const kb_gemm_kernels *kernels = p->kernels;
+    split s = split_rows(m, a_strided ? kernels->rows_strided : kernels->rows);
+    int64_t highest = s.rows + (s.higher > 0);
+    int64_t wide = highest <= kernels->rows_4 ? 4 * PANEL : highest <= kernels->rows_2 ? 2 * PANEL : PANEL;
+    void (*tile)(const kb_tile *) = a_strided ? kernels->tile_strided : kernels->tile_packed;
+    kb_tile t = {.a_row = p->a_row, .a_k = p->a_k, .b_k = b_k, .b_panel = b_panel, .ldc = p->ldc, .k = k, .first = first};
+    for (int64_t j = 0, w; j < n; j += w) {
+        int64_t left = n - j, panels = b_exact ? left / PANEL : ceil_div(left, PANEL);
+        w = min(wide, panels >= 4 ? 4 * PANEL : panels >= 2 ? 2 * PANEL : PANEL);
+        t.exact = panels == 0;
+        t.cols = (int)min(w, left);
+        t.b = b + j / PANEL * b_panel;
+        t.a = a;
+        t.c = c + j;
+        for (int64_t i = 0; i < s.tiles; i++) {
+            t.rows = (int)(s.rows + (i < s.higher));
+            tile(&t);
+            t.a += t.rows * (a_strided ? p->a_row : k);
+            t.c += t.rows * p->ldc;
+        }
+    }
+}
+
+typedef struct plan {
+    bool b_pack, a_strided, a_whole;
+    int64_t cols, rows; /* of a block */
+    int64_t a_floats, b_floats;
+} plan;
+
+static plan plan_of(const part *p)
+{
+    plan q = {0};
+    bool few = p->m <= p->kernels->rows + IN_PLACE_SPARE;
+    bool small = p->k * p->n <= IN_PLACE_B && (p->b_k % 1024 || p->k * p->m <= 64 * BLOCK); /* rows 4 KiB apart share L1 sets */
+    q.b_pack = !p->prepacked && !(p->b_n == 1 && (few || small));
+    q.a_strided = p->m <= p->kernels->rows_strided || p->n <= A_IN_PLACE_COLS;
+    q.a_whole = !q.a_strided && p->m <= ROWS_BLOCK && p->m * p->k <= WHOLE_A;
+    q.rows = min(p->m, ROWS_BLOCK);
+    q.cols = min(ceil_div(p->n, PANEL) * PANEL, q.b_pack && (q.a_whole || q.a_strided) ? COLS_BLOCK_FEW : COLS_BLOCK);
+    if (!q.a_strided)
+        q.a_floats = q.rows * (q.a_whole ? p->k : min(p->k, BLOCK)) + PANEL;
+    if (q.b_pack)
+        q.b_floats = q.cols * min(p->k, BLOCK);
+    return q;
+}
+
+/* One block of columns, one block of k: every row. */
+static void run_block(const part *p, const plan *q, int64_t j, int64_t n, int64_t at, float *packed_a, float *packed_b)
+{
+    int64_t k = min(BLOCK, p->k - at);
+    int64_t b_k = p->prepacked || q->b_pack ? PANEL : p->b_k;
+    int64_t b_panel = p->prepacked ? p->b_panel : q->b_pack ? k * PANEL : PANEL;
+    const float *b = p->prepacked ? p->b + j / PANEL * p->b_panel + at * PANEL : p->b + j * p->b_n + at * p->b_k;
+    if (q->b_pack) {
+        pack_panels(p->kernels, packed_b, b_panel, b, b_k == PANEL ? p->b_k : b_k, p->b_n, k, n);
+        b = packed_b;
+    }
+    for (int64_t i = 0; i < p->m; i += q->rows) {
+        int64_t m = min(q->rows, p->m - i);
+        const float *a = p->a + i * p->a_row + at * p->a_k;
+        if (q->a_whole) {
+            a = packed_a + p->m * at;
+        } else if (!q->a_strided) {
+            pack_a(p->kernels, packed_a, a, p->a_row, p->a_k, m, k);
+            a = packed_a;
+        }
+        run_tiles(p, a, q->a_strided, m, b, b_k, b_panel, !p->prepacked && !q->b_pack, n, p->c + i * p->ldc + j, k, at == 0);
+        if (at + k == p->k)
+            epilogue(p, i, m, j, n);
+    }
+}
+
+static bool run_blocked(const part *p)
+{
+    plan q = plan_of(p);
+    size_t bytes = (size_t)(q.a_floats + q.b_floats) * sizeof(float);
+    float *packed_b = NULL, *packed_a;
+    if (bytes && !(packed_b = kb_data_alloc(bytes)))
+        return false;
+    packed_a = packed_b + q.b_floats;
+    if (q.a_whole)
+        for (int64_t at = 0; at < p->k; at += BLOCK)
+            pack_a(p->kernels, packed_a + p->m * at, p->a + at * p->a_k, p->a_row, p->a_k, p->m, min(BLOCK, p->k - at));
+    for (int64_t j = 0; j < p->n; j += q.cols)
+        for (int64_t at = 0; at < p->k; at += BLOCK)
+            run_block(p, &q, j, min(q.cols, p->n - j), at, packed_a, packed_b);
+    kb_data_free(packed_b, bytes);
+    return true;
+}
+
+static bool run_part(const part *p)
+{
+    const kb_gemm_kernels *kernels = p->kernels;
+    if (p->k == 0) {
+        for (int64_t i = 0; i < p->m; i++)
+            memset(p->c + i * p->ldc, 0, (size_t)p->n * sizeof(float));
+        epilogue(p, 0, p->m, 0, p->n);
+        return true;
+    }
+    if (!p->prepacked && p->b_k == 1 && (p->m <= kernels->rows_nt || (p->m <= 2 * kernels->rows_nt && p->k * p->n <= TINY_B))) {
+        kb_rows r = {p->a, p->a_row, p->a_k, p->b, p->b_n, p->c, p->ldc, 0, p->n, p->k};
+        for (int64_t left = p->m; left > 0; left -= r.rows) {
+            r.rows = min(left, kernels->rows_nt);
+            kernels->product_nt(&r);
+            r.a += r.rows * r.a_row;
+            r.c += r.rows * r.ldc;
+        }
+        epilogue(p, 0, p->m, 0, p->n);
+        return true;
+    }
+    return run_blocked(p);
+}
+
+/* ---- threads ----------------------------------------------------------------------------------------------------------------- */
+typedef struct job {
+    const kb_gemm *g;
+    part whole; /* of batch item 0 */
+    int64_t tm, tn, rows, cols; /* the grid each item is cut into, and the size of a piece */
+    atomic_bool failed;
+} job;
+
+static void offsets(const kb_gemm *g, int64_t item, int64_t *a, int64_t *b, int64_t *c)
+{
+    *a = *b = *c = 0;
+    for (int d = g->batch_rank - 1; d >= 0; d--) {
+        int64_t at = item % g->batch[d];
+        item /= g->batch[d];
+        *a += at * g->a_batch[d];
+        *b += at * g->b_batch[d];
+        *c += at * g->c_batch[d];
+    }
+}
+
+static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
+{
+    job *j = arg;
+    (void)worker;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t pieces = j->tm * j->tn, piece = t % pieces, m0 = piece / j->tn * j->rows, n0 = piece % j->tn * j->cols, a, b, c;
+        part p = j->whole;
+        p.m = min(j->rows, p.m - m0);
+        p.n = min(j->cols, p.n - n0);
+        if (p.m <= 0 || p.n <= 0)
+            continue;
+        offsets(j->g, t / pieces, &a, &b, &c);
+        p.a += a + m0 * p.a_row;
+        p.b += b + (p.prepacked ? n0 / PANEL * p.b_panel : n0 * p.b_n);
+        p.c += c + m0 * p.ldc + n0;
+        p.bias = p.bias ? p.bias + m0 * p.bias_row + n0 * p.bias_col : NULL;
+        if (!run_part(&p))
+            atomic_store_explicit(&j->failed, true, memory_order_relaxed);
+    }
+}
+
+/* Cuts an item for `threads` threads: the grid whose slowest thread has least to do, packing of both operands counted in. */
+static void cut(job *j, int64_t threads)
+{
+    const part *p = &j->whole;
+    double best = 0;
+    for (int64_t tm = 1; tm <= threads; tm++) {
+        int64_t tn = threads / tm;
+        int64_t rows = ceil_div(ceil_div(p->m, tm), p->kernels->rows) * p->kernels->rows;
+        int64_t cols = ceil_div(ceil_div(p->n, tn), 2 * PANEL) * 2 * PANEL;
+        double cost;
+        rows = tm == 1 ? p->m : min(rows, p->m);
+        cols = tn == 1 ? p->n : min(cols, p->n);
+        cost = (double)rows * (double)cols + 16.0 * (double)(rows + cols);
+        if (tm == 1 || cost < best) {
+            best = cost;
+            j->tm = tm;
+            j->tn = tn;
+            j->rows = rows;
+            j->cols = cols;
+        }
+    }
+}
+
+static bool run_job(job *j, int64_t items)
+{
+    const part *p = &j->whole;
+    double ns = (double)items * ((double)p->m * (double)p->n * (double)p->k / p->kernels->rate + (double)p->k * (double)p->n / 16);
+    int64_t threads = 1;
+    j->tm = j->tn = 1;
+    j->rows = p->m;
+    j->cols = p->n;
+    if (ns >= PARALLEL_NS) {
+        threads = kb_threads();
+        threads = min(threads, (int64_t)(ns / THREAD_NS));
+        if (items % threads && items < 8 * threads)
+            cut(j, threads);
+    }
+    if (threads == 1 && j->g->batch_rank == 0)
+        return run_part(p);
+    if (threads == 1)
+        run_pieces(j, 0, items * j->tm * j->tn, 0);
+    else
+        kb_parallel_for(items * j->tm * j->tn, ceil_div(items * j->tm * j->tn, threads), run_pieces, j);
+    return !atomic_load_explicit(&j->failed, memory_order_relaxed);
+}
+
+static int64_t batch_items(const kb_gemm *g)
+{
+    int64_t items = 1;
+    for (int d = 0; d < g->batch_rank; d++)
+        items *= g->batch[d];
+    return items;
+}
+
+/* A single column of C that is contiguous is computed as a row: A takes the place of the weights. fma(a, b, c) is fma(b, a, c). */
+static void turn(part *p)
+{
+    part t = *p;
+    t.m = 1;
+    t.n = p->m;
+    t.a = p->b;
+    t.a_row = 0;
+    t.a_k = p->b_k;
+    t.b = p->a;
+    t.b_k = p->a_k;
+    t.b_n = p->a_row;
+    t.ldc = 0;
+    t.bias_row = 0;
+    t.bias_col = p->bias_row;
+    *p = t;
+}
+
+int kb_gemm_f32(const kb_gemm *g)
+{
+    job j = {.g = g};
+    kb_gemm turned;
+    int64_t items = batch_items(g);
+    if (items == 0 || g->m == 0 || g->n == 0)
+        return 1;
+    j.whole = (part){.kernels = kernels_now(), .m = g->m, .n = g->n, .k = g->k, .a = g->a, .a_row = g->a_row, .a_k = g->a_col,
+                     .b = g->packed ? g->packed->data : g->b, .b_k = g->b_row, .b_n = g->b_col,
+                     .b_panel = g->k * PANEL, .prepacked = g->packed != NULL, .c = g->c, .ldc = g->ldc,
+                     .bias = g->bias, .bias_row = g->bias_row, .bias_col = g->bias_col};
+    if (g->n == 1 && g->m > 1 && g->ldc == 1 && !g->packed) {
+        turned = *g;
+        memcpy(turned.a_batch, g->b_batch, sizeof turned.a_batch);
+        memcpy(turned.b_batch, g->a_batch, sizeof turned.b_batch);
+        j.g = &turned;
+        turn(&j.whole);
+    }
+    return run_job(&j, items);
+}
+
+/* ---- packed B ---------------------------------------------------------------------------------------------------------------- */
+int64_t kb_gemm_packed_count(int64_t k, int64_t n) { return ceil_div(n, PANEL) * PANEL * k; }
+
+void kb_gemm_pack_b(const kb_gemm_packed *p, const float *b, int64_t b_row, int64_t b_col)
+{
+    pack_panels(kernels_now(), p->data, p->k * PANEL, b, b_row, b_col, p->k, p->n);
+}
+
+/* ---- other types ------------------------------------------------------------------------------------------------------------- */
+typedef struct plain_job {
+    const kb_gemm *g;
+    void (*run)(const kb_plain *p);
+    int64_t size, chunks, rows; /* of an element; row chunks per item and their height */
+} plain_job;
+
+static void run_plain(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const plain_job *j = arg;
+    const kb_gemm *g = j->g;
+    (void)worker;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t m0 = t % j->chunks * j->rows, a, b, c;
+        kb_plain p = {.m = min(j->rows, g->m - m0), .n = g->n, .k = g->k, .a_row = g->a_row, .a_k = g->a_col, .b_k = g->b_row,
+                      .b_n = g->b_col, .ldc = g->ldc, .bias_row = g->bias_row, .bias_col = g->bias_col};
+        offsets(g, t / j->chunks, &a, &b, &c);
+        p.a = (const char *)g->a + (a + m0 * g->a_row) * j->size;
+        p.b = (const char *)g->b + b * j->size;
+        p.c = (char *)g->c + (c + m0 * g->ldc) * j->size;
+        p.bias = g->bias ? (const char *)g->bias + m0 * g->bias_row * j->size : NULL;
+        j->run(&p);
+    }
+}
+
+static int plain(const kb_gemm *g, void (*run)(const kb_plain *), int64_t size)
+{
+    int64_t items = batch_items(g), threads;
+    plain_job j = {g, run, size, 1, g->m};
+    double ns = (double)items * (double)g->m * (double)g->n * (double)g->k / 4;
+    if (items == 0 || g->m == 0 || g->n == 0)
+        return 1;
+    threads = ns < PARALLEL_NS ? 1 : min(kb_threads(), (int64_t)(ns / THREAD_NS));
+    if (threads > 1) {
+        j.rows = ceil_div(g->m, min(threads, ceil_div(g->m, 4)));
+        j.chunks = ceil_div(g->m, j.rows);
+    }
+    if (threads == 1)
+        run_plain(&j, 0, items, 0);
+    else
+        kb_parallel_for(items * j.chunks, ceil_div(items * j.chunks, threads), run_plain, &j);
+    return 1;
+}
+
+int kb_gemm_f64(const kb_gemm *g) { return plain(g, KB_ISA_PICK(kb_gemm_plain_f64), sizeof(double)); }
+int kb_gemm_i32(const kb_gemm *g) { return plain(g, KB_ISA_PICK(kb_gemm_plain_i32), sizeof(int32_t)); }
+int kb_gemm_i64(const kb_gemm *g) { return plain(g, KB_ISA_PICK(kb_gemm_plain_i64), sizeof(int64_t)); }

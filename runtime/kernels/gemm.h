@@ -1,0 +1,51 @@
+/* gemm.h: matrix products in the canonical arithmetic.
+ *
+ *     C[i, j] = dot(A[i, :], B[:, j])  (+ bias[i, j])
+ *
+ * f32 and f64: each output is an FMA chain over k from zero within blocks of 256, the block sums added in order, the total starting as
+ * the first block's sum; k = 0 gives +0; the bias is a separately rounded addition after that. Integers wrap. The bits of an output depend
+ * on its row of A, its column of B and its bias alone: not on m, n, strides, tiles, threads or instruction set.
+ *
+ * A and B have any strides (0 and negative included), in elements; C is row-major, rows ldc >= n apart, and overlaps neither. C may be
+ * undefined before the call. A batch of up to KB_GEMM_BATCH dimensions repeats the product with strides of its own for each operand
+ * (0: broadcast); outputs of different batch items must not overlap.
+ */
+#ifndef KB_GEMM_H
+#define KB_GEMM_H
+#include <stdint.h>
+
+enum { KB_GEMM_BATCH = 6, KB_GEMM_BLOCK = 256 /* of k, canonical */, KB_GEMM_PANEL = 16 /* columns of a packed panel */ };
+
+/* B [k, n] rearranged once for many products, independent of the instruction set: ceil(n/16) panels of [k][16], the last one filled
+ * up with zeros. The caller owns `data`, 64-byte aligned, of kb_gemm_packed_count(k, n) floats. */
+typedef struct kb_gemm_packed {
+    int64_t k, n;
+    float *data;
+} kb_gemm_packed;
+
+typedef struct kb_gemm {
+    int64_t m, n, k;
+    const void *a;
+    int64_t a_row, a_col; /* stride over m, over k */
+    const void *b;
+    int64_t b_row, b_col; /* stride over k, over n; weights [N, K] as x @ W^T has them: b_row 1, b_col K */
+    void *c;
+    int64_t ldc;
+    const void *bias; /* NULL: none. Of the same type; added after the product */
+    int64_t bias_row, bias_col; /* 0, 1: a vector over n, linear's; 1, 0: over m, a convolution's */
+    const kb_gemm_packed *packed; /* f32, not NULL: used in place of b, whose batch strides must be 0 */
+    int batch_rank;
+    int64_t batch[KB_GEMM_BATCH], a_batch[KB_GEMM_BATCH], b_batch[KB_GEMM_BATCH], c_batch[KB_GEMM_BATCH];
+} kb_gemm;
+
+/* 1; or 0 when scratch memory was short: the failure is recorded and C is undefined. */
+int kb_gemm_f32(const kb_gemm *g);
+int kb_gemm_f64(const kb_gemm *g);
+int kb_gemm_i32(const kb_gemm *g);
+int kb_gemm_i64(const kb_gemm *g);
+
+int64_t kb_gemm_packed_count(int64_t k, int64_t n);
+/* Fills p->data from b; p->k and p->n say how much. */
+void kb_gemm_pack_b(const kb_gemm_packed *p, const float *b, int64_t b_row, int64_t b_col);
+
+#endif

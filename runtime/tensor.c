@@ -1,0 +1,310 @@
+/* tensor.c: handles and storages.
+ *
+ * Handles live in slabs that are never given back, so that a stale pointer still points at a handle and can be told apart: it is DEAD. A freed handle
+ * goes to the end of its thread's queue and is used again only after all that were freed before it (the quarantine).
+ */
+#include "runtime/rt.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SLAB_HANDLES = 128, QUARANTINE = 32 };
+
+typedef struct slab { struct slab *next; kn_tensor handles[SLAB_HANDLES]; } slab;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static slab *slabs;                             /* all of them: keeps them reachable */
+static kn_tensor *spare;                        /* free handles of threads that ended */
+static _Atomic(uint64_t) next_storage = 1;
+
+/* What an op gives when not even an error tensor can be made. */
+static kn_tensor out_of_memory = {.count = 1, .state = RT_ERROR, .flags = RT_T_STATIC, .slot = KN_E_MEMORY, .owned_at = RT_NOT_OWNED,
+                                  .u.error = (char *)"out of memory"};
+
+#define SCALAR_LAYOUT(d) [d] = {.count = INT64_MAX / 2, .dtype = d, .rank = 0, .contiguous = true, .numel = 1}
+const kb_layout rt_scalar_layouts[KB_DTYPE_COUNT] = {
+    SCALAR_LAYOUT(KN_BOOL), SCALAR_LAYOUT(KN_U8),  SCALAR_LAYOUT(KN_I8),   SCALAR_LAYOUT(KN_I32), SCALAR_LAYOUT(KN_I64),
+    SCALAR_LAYOUT(KN_F16),  SCALAR_LAYOUT(KN_BF16), SCALAR_LAYOUT(KN_F32), SCALAR_LAYOUT(KN_F64), SCALAR_LAYOUT(KN_I16)};
+
+static inline void enqueue(rt_ctx *ctx, kn_tensor *t)
+{
+    t->u.next_free = NULL;
+    if (ctx->free_tail)
+        ctx->free_tail->u.next_free = t;
+    else
+        ctx->free_head = t;
+    ctx->free_tail = t;
+    ctx->n_free++;
+}
+
+static bool refill(rt_ctx *ctx)
+{
+    pthread_mutex_lock(&lock);
+    kn_tensor *t = spare;
+    spare = NULL;
+    pthread_mutex_unlock(&lock);
+    while (t) {
+        kn_tensor *next = t->u.next_free;
+        enqueue(ctx, t);
+        t = next;
+    }
+    if (ctx->n_free > QUARANTINE)
+        return true;
+    slab *s = kb_calloc(1, sizeof *s);
+    if (!s)
+        return ctx->n_free > 0;
+    pthread_mutex_lock(&lock);
+    s->next = slabs;
+    slabs = s;
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < SLAB_HANDLES; i++)
+        enqueue(ctx, &s->handles[i]);
+    return true;
+}
+
+void rt_handles_return(rt_ctx *ctx)
+{
+    if (!ctx->free_head)
+        return;
+    pthread_mutex_lock(&lock);
+    ctx->free_tail->u.next_free = spare;
+    spare = ctx->free_head;
+    pthread_mutex_unlock(&lock);
+    ctx->free_head = ctx->free_tail = NULL;
+    ctx->n_free = 0;
+}
+
+kn_tensor *rt_handle_new(rt_ctx *ctx)
+{
+    if (__builtin_expect(ctx->n_free <= QUARANTINE, 0) && !refill(ctx))
+        return NULL;
+    kn_tensor *t = ctx->free_head;
+    ctx->free_head = t->u.next_free;
+    if (!ctx->free_head)
+        ctx->free_tail = NULL;
+    ctx->n_free--;
+    atomic_store_explicit(&t->count, 1, memory_order_relaxed);
+    t->flags = t->device = t->reserved = 0;
+    t->slot = 0;
+    t->serial = 0;
+    t->layout = NULL;
+    t->storage = NULL;
+    t->offset = 0;
+    t->u.trace = NULL;
+    rt_handle_own(ctx, t);
+    return t;
+}
+
+kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *storage, int64_t offset)
+{
+    kn_tensor *t = layout && storage ? rt_handle_new(ctx) : NULL;
+    if (!t) {
+        kb_layout_release(layout);
+        if (storage)
+            rt_storage_release(storage);
+        return rt_error_tensor(ctx, NULL, NULL);
+    }
+    t->layout = layout;
+    t->storage = storage;
+    t->offset = offset;
+    t->state = RT_REAL;
+    return t;
+}
+
+void rt_tensor_set_real(kn_tensor *t, rt_storage *s, int64_t offset)
+{
+    t->layout = kb_layout_retain(t->layout);    /* until now it was borrowed from the event */
+    t->storage = s;
+    t->offset = offset;
+    t->u.trace = NULL;
+    t->state = RT_REAL;
+}
+
+void rt_tensor_set_error(kn_tensor *t, kn_status s, const char *text)
+{
+    t->layout = NULL;
+    t->u.error = kb_strdup(text);               /* NULL when memory is short: the status still says it failed */
+    t->slot = (uint32_t)s;
+    t->state = RT_ERROR;
+}
+
+void rt_tensor_destroy(kn_tensor *t)
+{
+    switch ((rt_state)t->state) {
+    case RT_DEAD:
+        return;
+    case RT_PENDING:
+        t->u.trace->ops->dropped(t->u.trace, t);
+        break;
+    case RT_ERROR:
+        kb_free(t->u.error);
+        break;
+    case RT_REAL:
+        rt_storage_release(t->storage);
+        kb_layout_release(t->layout);
+        break;
+    }
+    t->state = RT_DEAD;
+    t->layout = NULL;
+    t->storage = NULL;
+    rt_ctx *ctx = rt_get();
+    if (ctx) {
+        enqueue(ctx, t);
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    t->u.next_free = spare;
+    spare = t;
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- storages ----------------------------------------------------------------------------------------------------------------- */
+void rt_storage_init(rt_storage *s, void *data, int64_t bytes)
+{
+    s->count = 1;
+    s->data = data;
+    s->bytes = bytes;
+    s->uid = atomic_fetch_add_explicit(&next_storage, 1, memory_order_relaxed);
+}
+
+rt_storage *rt_storage_adopt(void *data, int64_t bytes)
+{
+    rt_storage *s = data ? kb_calloc(1, sizeof *s) : NULL;
+    if (!s) {
+        kb_data_free(data, (size_t)bytes);
+        return NULL;
+    }
+    rt_storage_init(s, data, bytes);
+    return s;
+}
+
+rt_storage *rt_storage_new(int64_t bytes) { return rt_storage_adopt(kb_data_alloc((size_t)bytes), bytes); }
+
+void rt_storage_release(rt_storage *s)
+{
+    if (!s || atomic_fetch_sub_explicit(&s->count, 1, memory_order_acq_rel) != 1)
+        return;
+    void *derived = atomic_load(&s->derived);
+    if (derived && s->derived_free)
+        s->derived_free(derived);
+    if (s->free_data)
+        s->free_data(s->data, s->user);
+    else if (!s->user)
+        kb_data_free(s->data, (size_t)s->bytes);
+    kb_free(s);
+}
+
+kn_status rt_storage_access(rt_storage *s, bool write)
+{
+    if (__builtin_expect(atomic_load_explicit(&s->mapped_write, memory_order_relaxed) != 0, 0))
+        return kb_fail(KN_E_STATE, "a tensor's memory is mapped for writing: call kn_unmap before an operator uses it");
+    if (write && __builtin_expect(atomic_load_explicit(&s->mapped_read, memory_order_relaxed) != 0, 0))
+        return kb_fail(KN_E_STATE, "a tensor's memory is mapped: call kn_unmap before an operator writes it");
+    return KN_OK;
+}
+
+/* ---- errors --------------------------------------------------------------------------------------------------------------------- */
+void rt_error_text(char *text, size_t size, const char *op, const char *path, const char *site)
+{
+    int n = snprintf(text, size, "%s%s%s", op ? op : "", op ? ": " : "", kb_error_text());
+    bool in = path && path[0];
+    if ((in || site) && n > 0 && n < (int)size)
+        snprintf(text + n, size - (size_t)n, " (%s%s%s)", in ? path : "", in && site ? ", " : "", site ? site : "");
+}
+
+kn_tensor *rt_error_tensor(rt_ctx *ctx, const char *op, const char *site)
+{
+    char path[256], text[KB_ERROR_TEXT];
+    kn_status status = kb_error_status();
+    if (status == KN_OK)
+        status = KN_E_INTERNAL;
+    rt_error_text(text, sizeof text, op, rt_module_path(path, sizeof path, ctx), site);
+    kb_fail(status, "%s", text);
+    kn_tensor *t = rt_handle_new(ctx);
+    if (!t)
+        return &out_of_memory;
+    t->state = RT_ERROR;
+    t->slot = (uint32_t)status;
+    t->u.error = kb_strdup(text);
+    if (t->u.error)
+        return t;
+    t->state = RT_DEAD;                         /* still owned by its scope, which lets go of a dead handle quietly */
+    return &out_of_memory;
+}
+
+kn_tensor *rt_error_tensorf(kn_status s, const char *op, const char *site, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    kb_vfail(s, format, args);
+    va_end(args);
+    rt_ctx *ctx = rt_get();
+    return ctx ? rt_error_tensor(ctx, op, site) : &out_of_memory;
+}
+
+/* ---- counts and queries -------------------------------------------------------------------------------------------------------------- */
+kn_tensor *kn_retain(kn_tensor *t)
+{
+    if (!t || t->state == RT_DEAD)
+        return t;
+    rt_retain(t);
+    if (t->state == RT_PENDING)
+        t->u.trace->ops->retained(t->u.trace, t);
+    return t;
+}
+
+void kn_release(kn_tensor *t)
+{
+    if (t && t->state != RT_DEAD)
+        rt_release(t);
+}
+
+void kn_assign(kn_tensor **slot, kn_tensor *t)
+{
+    if (!slot)
+        return;
+    kn_tensor *old = *slot;
+    *slot = kn_retain(t);
+    kn_release(old);
+}
+
+bool kn_failed(const kn_tensor *t) { return !t || t->state == RT_ERROR || t->state == RT_DEAD; }
+
+kn_status kn_tensor_status(const kn_tensor *t)
+{
+    if (!t || t->state == RT_DEAD)
+        return KN_E_STATE;
+    return t->state == RT_ERROR ? (kn_status)t->slot : KN_OK;
+}
+
+const char *kn_tensor_error(const kn_tensor *t)
+{
+    if (!t)
+        return "there is no tensor (NULL)";
+    if (t->state == RT_DEAD)
+        return "the tensor was freed: its scope closed, or its last count was released";
+    return t->state != RT_ERROR ? "" : t->u.error ? t->u.error : "out of memory";
+}
+
+static bool has_layout(const kn_tensor *t) { return t && (t->state == RT_REAL || t->state == RT_PENDING); }
+
+kn_shape kn_tensor_shape(const kn_tensor *t)
+{
+    return has_layout(t) ? (kn_shape){t->layout->rank, t->layout->sizes} : (kn_shape){-1, NULL};
+}
+
+static int64_t dim_of(const kn_tensor *t, int dim, const int64_t *values)
+{
+    int rank = t->layout->rank, at = dim < 0 ? dim + rank : dim;
+    if (at >= 0 && at < rank)
+        return values[at];
+    kb_fail(KN_E_INDEX, "dimension %d is out of range for a tensor of rank %d", dim, rank);
+    return -1;
+}
+
+int64_t kn_size(const kn_tensor *t, int dim) { return has_layout(t) ? dim_of(t, dim, t->layout->sizes) : -1; }
+int64_t kn_stride(const kn_tensor *t, int dim) { return has_layout(t) ? dim_of(t, dim, t->layout->strides) : -1; }
+int64_t kn_numel(const kn_tensor *t) { return has_layout(t) ? t->layout->numel : -1; }
+int kn_rank(const kn_tensor *t) { return has_layout(t) ? t->layout->rank : -1; }
+kn_dtype kn_tensor_dtype(const kn_tensor *t) { return has_layout(t) ? t->layout->dtype : (kn_dtype)0; }
+bool kn_is_contiguous(const kn_tensor *t) { return has_layout(t) && t->layout->contiguous; }

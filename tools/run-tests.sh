@@ -1,0 +1,89 @@
+#!/bin/bash
+# run-tests.sh BUILD-DIR [PATTERN]: runs what `make tests` built in that folder: the plain programs, then the Criterion tests.
+#
+# With a pattern only the Criterion tests whose suite/name it matches run (a plain word matches anywhere in the name).
+# Under a sanitizer every report fails the run, also one that the process survived or that a forking test framework swallowed: reports go
+# to files, and any file is a failure. Leaks are judged in the plain programs; Criterion's forked children cannot tell.
+# The last line is Criterion's synthesis, or "N passed, N failed" where only plain programs ran.
+set -euo pipefail
+
+dir=$1
+pattern=${2:-}
+reports=$dir/reports
+rm -rf "$reports"
+mkdir -p "$reports"
+export KN_BACKEND_DIR=${KN_BACKEND_DIR:-$PWD/$dir}
+limit=${TEST_TIMEOUT:-600}
+
+common=halt_on_error=1:abort_on_error=1:log_path=$PWD/$reports/report
+export UBSAN_OPTIONS=print_stacktrace=1:$common
+export TSAN_OPTIONS=$common
+asan=detect_stack_use_after_return=1:allocator_may_return_null=1:$common
+
+# The thread sanitizer of older compilers cannot live with much address randomisation
+launch=()
+if [ "$(basename "$dir")" = tsan ] && setarch "$(uname -m)" -R true 2>/dev/null; then
+    launch=(setarch "$(uname -m)" -R)
+fi
+
+passed=0
+failed=0
+if [ -z "$pattern" ]; then
+    for program in "$dir"/tests/*; do
+        name=$(basename "$program")
+        # A program whose source is gone is a leftover
+        [ -f "$program" ] && [ -x "$program" ] && [ -e "tests/$name.c" ] || continue
+        case $name in fuzz_* | exhaustive_*) continue ;; esac
+        status=0
+        ASAN_OPTIONS=detect_leaks=1:$asan timeout "$limit" "${launch[@]}" "$program" || status=$?
+        if [ "$status" = 0 ]; then
+            passed=$((passed + 1))
+            echo "ok    $name"
+        else
+            failed=$((failed + 1))
+            echo "FAIL  $name (exit status $status)"
+        fi
+    done
+fi
+
+synthesis=
+if [ -x "$dir/tests/kiln-tests" ]; then
+    arguments=()
+    if [ -n "$pattern" ]; then
+        case $pattern in
+        *[*?[]*) arguments+=(--filter "$pattern") ;;
+        *) arguments+=(--filter "*$pattern*") ;;
+        esac
+    fi
+    status=0
+    ASAN_OPTIONS=detect_leaks=0:$asan timeout "$limit" "$dir/tests/kiln-tests" --timeout "${CASE_TIMEOUT:-120}" "${arguments[@]}" \
+        2>&1 | tee "$reports/.criterion" || status=$?
+    synthesis=$(sed 's/\x1b\[[0-9;]*m//g' "$reports/.criterion" | grep -a 'Synthesis: Tested:' | tail -n 1) || true
+    case $synthesis in
+    '') echo "FAIL  kiln-tests ended without a synthesis (exit status $status)" && failed=$((failed + 1)) ;;
+    *'Tested: 0 '*) echo "FAIL  no test matches '$pattern'" && failed=$((failed + 1)) ;;
+    *) [ "$status" = 0 ] || failed=$((failed + 1)) ;;
+    esac
+fi
+
+count=0
+for report in "$reports"/report*; do
+    [ -e "$report" ] || continue
+    count=$((count + 1))
+    echo "---- sanitizer report $report"
+    head -n 60 "$report"
+done
+if [ "$count" != 0 ]; then
+    echo "FAIL  $count sanitizer reports"
+    failed=$((failed + 1))
+fi
+
+# What the count lines say is true of the whole run, so they come last, whatever was printed in between
+if [ -z "$synthesis" ]; then
+    [ $((passed + failed)) != 0 ] || echo "note: there is nothing to run in $dir/tests"
+    echo "$passed passed, $failed failed"
+elif [ $((passed + failed)) != 0 ]; then
+    echo "plain programs and reports: $passed passed, $failed failed"
+    echo "$synthesis"
+fi
+[ "$failed" = 0 ]
