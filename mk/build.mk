@@ -122,7 +122,7 @@ backend: $(BACKEND)
 	@:
 tests: $(if $(TEST_SRC),$B/tests/kiln-tests) $(PLAIN_SRC:%.c=$B/%)
 	@:
-thread-tests: $(patsubst %.c,$B/%,$(filter tests/plain_threads%,$(PLAIN_SRC)))
+thread-tests: $(patsubst %.c,$B/%,$(filter tests/plain_threads% tests/threads_%,$(PLAIN_SRC)))
 	@:
 benches: $(BENCH_SRC:%.c=$B/%)
 	@:

@@ -90,11 +90,10 @@ static const kk_loops *loops_of(kb_body_id body, kn_dtype math, kn_dtype *type)
 {
     const kk_loop_tables *t = KB_ISA_PICK(kk_pointwise_loops)();
     switch (math) {
-    case KN_F32: *type = KN_F32; return &t->f32[body];
+    case KN_F32: case KN_F16: case KN_BF16: *type = KN_F32; return &t->f32[body];
     case KN_F64: *type = KN_F64; return &t->f64[body];
     case KN_BOOL: *type = KN_BOOL; return &t->boolean[body];
     case KN_I64: case KN_I32: case KN_I16: case KN_I8: case KN_U8: *type = KN_I64; return &t->i64[body];
-    case KN_F16: case KN_BF16: break;
     }
     return NULL;
 }
@@ -245,7 +244,7 @@ kn_status kernel_pointwise(const kb_call *c)
         present |= (unsigned)(c->in[k].layout != NULL) << k;
     if (c->out[0].layout->numel == 0)
         return KN_OK;
-    kb_body_id body = kb_body_of(c->op, c->words, present, c->math);
+    kb_body_id body = kb_body_of(c->op, c->words, present, kb_math_type(c->math));
     p.n = kb_body_operands(c->op, body, present, from);
     if (body == KB_B_COPY)
         return copy(c, &c->in[from[0]]);
