@@ -109,10 +109,11 @@ static bool parse(kb_opinfo *o)
 {
     const char *p = o->schema;
     bool option = false;
+    char group[sizeof o->args[0].group] = "";
     while (*p) {
-        if (*p == '*') {                        /* "* reduce: " names the options' struct; its members follow */
+        if (p[0] == '*' && p[1] == ' ') {       /* "* reduce: " names the options' struct; its members follow */
             option = true;
-            if (!(p = strchr(p, ':')) || p[1] != ' ')
+            if (!(p = name_into(group, sizeof group, p + 2)) || p[0] != ':' || p[1] != ' ')
                 return false;
             p += 2;
         }
@@ -120,6 +121,7 @@ static bool parse(kb_opinfo *o)
             return false;
         kb_arg *a = &o->args[o->n_args++];
         a->option = option;
+        memcpy(a->group, group, sizeof group);
         if (!(p = arg_into(a, p)))
             return false;
         if (kb_is_operand(a))

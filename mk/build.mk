@@ -76,6 +76,9 @@ PKG_CFLAGS  := $(shell $(PKG_CONFIG) --cflags libffi jansson)
 PKG_LIBS    := $(shell $(PKG_CONFIG) --libs libffi jansson) -lm
 LLVM_CFLAGS := $(addprefix -isystem ,$(shell $(LLVM_CONFIG) --includedir))
 LLVM_LIBS    = -L$(shell $(LLVM_CONFIG) --libdir) $(shell $(LLVM_CONFIG) --libs)
+# Measurements stand beside OpenBLAS where it is here; nothing else uses it
+BLAS_CFLAGS := $(shell $(PKG_CONFIG) --cflags openblas 2>/dev/null && echo -DKB_BENCH_OPENBLAS)
+BLAS_LIBS    = $(if $(BLAS_CFLAGS),$(shell $(PKG_CONFIG) --libs openblas))
 CRITERION_LIBS = $(shell $(PKG_CONFIG) --libs criterion)
 
 ISA_baseline :=
@@ -201,6 +204,7 @@ $O/gen/%.o: build/gen/%.c $(AFTER)
 	$(call compile,$(LIBRARY_CFLAGS))
 
 $O/tests/%.o $O/bench/%.o $O/tools/%.o: PROGRAM := yes
+$O/bench/%.o: PROGRAM_CFLAGS += $(BLAS_CFLAGS)
 $O/examples/%.o: EXAMPLE := yes
 $O/%.o: %.c $(AFTER)
 	$(folder)
@@ -265,7 +269,7 @@ $B/bench/libsupport.a: $(BSUP_SRC:%.c=$O/%.o) $O/members
 $B/bench/%: $O/bench/%.o $B/bench/libsupport.a $(STATIC)
 	$(folder)
 	$(call say,LINK,$@)
-	$(call program)
+	$(call program,$(BLAS_LIBS))
 
 # Examples are what a user would write: public headers and the shared library only
 $B/examples/%: $O/examples/%.o $(SHARED)
