@@ -517,7 +517,7 @@ static bool operands_of(parser *s, const kb_opinfo *o, ir_ref *in, int *n_in)
 static bool statement(parser *s)
 {
     const char *names[KB_MAX_OUT];
-    int lengths[KB_MAX_OUT], n = 0, n_in, n_words;
+    int lengths[KB_MAX_OUT], n = 0, n_in, n_words = 0;
     ir_ref in[KB_MAX_IN], results[KB_MAX_OUT];
     int64_t words[KB_MAX_WORDS];
     do {
