@@ -286,8 +286,7 @@ static ir_graph *copy_graph(const ir_graph *g)
     if (n && map) {
         for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++)
             map[i] = ir_copy_node(n, g, i, map);
-        for (int64_t o = 0; o < g->n_outputs; o++)
-            ir_output(n, map[g->outputs[o].i - 1]);
+        ir_copy_outputs(n, g, map);
     }
     kb_free(map);
     if (n && n->status == KN_OK)
