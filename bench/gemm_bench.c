@@ -111,7 +111,7 @@ static float *filled(int64_t n)
 static void measure(const row *r, double top)
 {
     int64_t mn = r->batch * r->m * r->n;
-    double flops = 2.0 * (double)mn * (double)r->k, best[3] = {1e9, 1e9, 1e9}, worst = 0;
+    double flops = 2.0 * (double)mn * (double)r->k, best[3] = {1e9, 1e9, 1e9};
     int64_t repeat = (int64_t)fmax(1, 2e8 / flops);
     float *a = filled(r->batch * r->m * r->k), *b = filled(r->batch * r->k * r->n), *c = filled(mn), *d = filled(mn);
     kb_gemm_packed packed = {r->k, r->n, filled(kb_gemm_packed_count(r->k, r->n))};
@@ -138,6 +138,7 @@ static void measure(const row *r, double top)
         }
     ours(&g);
 #ifdef KB_BENCH_OPENBLAS
+    double worst = 0;
     for (int64_t i = 0; i < mn; i++)
         worst = fmax(worst, fabs((double)c[i] - (double)d[i]) / sqrt((double)r->k));
 #endif
