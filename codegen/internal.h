@@ -29,7 +29,8 @@ typedef struct cg_fact {
     int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none) */
     int32_t group;
     int32_t writer;             /* the node that gives this value: itself, or for a projection its operator; -1 for inputs and scalars */
-    uint32_t hazard;            /* root for ordering: one node for all inputs of an alias class */
+    uint32_t home;              /* the node whose address this value's lies behind: an input, or a fresh result (its own, or its view's base) */
+    uint32_t hazard;            /* for ordering: as home, but one node for all inputs of an alias class */
     int32_t first_dep, n_deps;  /* in deps: nodes that must have run */
     int cost;
 } cg_fact;
@@ -70,7 +71,7 @@ typedef struct cg_space {
 
 /* Where an operand or result lives at each point of a space. */
 typedef struct cg_access {
-    uint32_t root;
+    uint32_t root;              /* cg_fact.home */
     kn_dtype dtype;
     bool row;                   /* touched once a row */
     int64_t offset, stride[CG_MAX_DIMS];

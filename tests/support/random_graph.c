@@ -149,13 +149,15 @@ static bool some_pointwise(gen *r, kb_opclass cls)
     }
     if (op == OP_gelu && words[0] > 1)
         words[0] = 0;
+    if (op == OP_sign && ir_type(r->g, in[0])->dtype == KN_BOOL)       /* inferred, but no kernel computes it */
+        return false;
     return try_emit(r, op, n_in, in, n_words, words);
 }
 
 static bool some_view(gen *r)
 {
     ir_ref x = pick(r);
-    const kb_type *t = ir_type(r->g, x);
+    const kb_type copy = *ir_type(r->g, x), *t = &copy;        /* types move when one is added */
     int rank = t->rank, d = rank ? below(r, rank) : 0;
     int64_t size = rank ? t->size[d].v : 1;
     switch (below(r, 9)) {
@@ -196,7 +198,7 @@ static bool some_reduction(gen *r)
 static bool some_row_op(gen *r)
 {
     ir_ref x = pick_float(r);
-    const kb_type *t = ir_type(r->g, x);
+    const kb_type copy = *ir_type(r->g, x), *t = &copy;        /* types move when one is added */
     int rank = t->rank;
     if (!rank)
         return false;
@@ -214,7 +216,7 @@ static bool some_row_op(gen *r)
 static bool some_product(gen *r)
 {
     ir_ref x = pick_float(r);
-    const kb_type *t = ir_type(r->g, x);
+    const kb_type copy = *ir_type(r->g, x), *t = &copy;        /* types move when one is added */
     if (t->rank < 1 || r->g->n_inputs > 50)
         return false;
     kb_type w = {.dtype = t->dtype, .rank = 2, .size = {kd_const(some_size(r)), t->size[t->rank - 1]}}, b = {.dtype = t->dtype, .rank = 1, .size = {w.size[0]}};
