@@ -279,7 +279,7 @@ static kn_status note_all(cg_facts *f, trail *trails)
 
 kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager)
 {
-    *f = (cg_facts){.g = g, .all_eager = all_eager};
+    *f = (cg_facts){.g = g, .all_eager = all_eager, .max_nodes = CG_MAX_NODES};
     size_t n = (size_t)g->n_nodes + 1;
     f->node = kb_calloc(n, sizeof *f->node);
     f->src = kb_calloc((size_t)g->n_operands + 1, sizeof *f->src);

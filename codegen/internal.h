@@ -42,6 +42,7 @@ typedef struct cg_facts {
     int32_t *src;               /* by operand (index in g->operands): the last node that wrote its storage before, -1: nobody */
     int32_t *deps;      int64_t n_deps, cap_deps;
     bool all_eager;
+    int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
 } cg_facts;
 
 kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager);

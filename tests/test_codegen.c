@@ -1,7 +1,7 @@
 /* test_codegen.c: programs against the op interpreter, bit for bit, and how graphs are grouped.
  *
  * Kernels are interpreted by lp_interpret (KN_BACKEND=interp), which tests everything above the code generator; where kiln-llvm.so is found, machine code is
- * compared too. KN_TEST_GRAPHS in the environment sets how many random graphs run (default 300).
+ * compared too. TEST_GRAPHS in the environment sets how many random graphs run (default 300).
  */
 #include "base/env.h"
 #include "base/error.h"
@@ -144,7 +144,7 @@ Test(codegen, equal_kernels_compile_once, .init = interpreted)
 /* ---- random graphs ---------------------------------------------------------------------------------------------------------------------- */
 static void random_graphs(int count, uint64_t first, const cg_options *o)
 {
-    const char *env = getenv("KN_TEST_GRAPHS");
+    const char *env = getenv("TEST_GRAPHS");
     if (env)
         count = atoi(env);
     for (int i = 0; i < count; i++) {

@@ -1,5 +1,6 @@
 /* random_graph.c: see random_graph.h. Every choice comes from the seed, so a failing seed is a reproduction. */
 #include "tests/support/random_graph.h"
+#include "base/body.h"
 #include "base/error.h"
 #include "base/pool.h"
 #include <math.h>
@@ -119,6 +120,12 @@ static bool try_emit(gen *r, kb_opcode op, int n_in, const ir_ref *in, int n_wor
     kb_infer f = {.op = op, .info = kb_op_info(op), .n_in = n_in, .in = types, .words = words};
     if (kb_infer_run(&f) != KN_OK)
         return false;
+    unsigned present = 0;
+    for (int i = 0; i < n_in; i++)
+        present |= (unsigned)ir_is(in[i]) << i;
+    kb_opclass cls = f.info->cls;       /* sign of bool, say, is inferred, but no kernel computes it */
+    if ((cls == KB_POINTWISE || cls == KB_WRITE) && kb_body_of(op, words, present, f.math) == KB_B_NONE)
+        return false;
     for (int k = 0; k < f.n_out; k++)
         if (numel(&f.out[k]) > MAX_NUMEL)
             return false;
@@ -149,8 +156,6 @@ static bool some_pointwise(gen *r, kb_opclass cls)
     }
     if (op == OP_gelu && words[0] > 1)
         words[0] = 0;
-    if (op == OP_sign && ir_type(r->g, in[0])->dtype == KN_BOOL)       /* inferred, but no kernel computes it */
-        return false;
     return try_emit(r, op, n_in, in, n_words, words);
 }
 
