@@ -61,7 +61,7 @@ typedef struct ll_emit {
     int n_red;
     int width;                  /* of main loops without reductions */
     int nt_buffer;              /* buffer with non-temporal stores in the body being emitted, or -1 */
-    bool prefetch;              /* the body being emitted fetches the next row */
+    bool prefetch;              /* the body being emitted fetches ahead */
     bool used_nt;
     char why[160];              /* first refusal; empty: none */
 } ll_emit;
@@ -106,7 +106,7 @@ LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueR
 void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *a, LLVMValueRef pos);
 LLVMValueRef ll_load_scalar(ll_emit *e, uint32_t buffer);       /* element 0 of the row */
 void ll_store_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef value);
-void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos);
+void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos, int64_t ahead);
 bool ll_masks_well(const ll_emit *e, uint32_t buffer);          /* masked accesses of it are single instructions */
 
 /* ---- reduce.c: REDUCE in canonical order */

@@ -126,16 +126,13 @@ void ll_store_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef value)
     LLVMSetAlignment(LLVMBuildStore(e->b, value, e->row[buffer]), (unsigned)ll_bytes(e->k->buffers[buffer].dtype));
 }
 
-/* The same elements one step further along the last outer dimension. Past the buffer's end a prefetch does nothing. */
-void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos)
+/* The lines `ahead` bytes further on, into all caches. Past the buffer's end a prefetch does nothing. */
+void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos, int64_t ahead)
 {
-    const lp_buffer *b = &e->k->buffers[buffer];
-    int bytes = ll_bytes(b->dtype);
-    int64_t ahead = b->stride[e->k->n_outer - 1] * bytes;
-    for (int64_t line = 0; line < (int64_t)width * bytes; line += 64) {
-        LLVMValueRef at = ll_int(e, ahead + line), here = address(e, buffer, pos);
-        LLVMValueRef args[4] = {LLVMBuildGEP2(e->b, e->i8, here, &at, 1, ""), LLVMConstInt(e->i32, 0, false), LLVMConstInt(e->i32, 2, false),
-            LLVMConstInt(e->i32, 1, false)};
+    LLVMValueRef here = address(e, buffer, pos);
+    for (int64_t line = 0; line < (int64_t)width * ll_bytes(e->k->buffers[buffer].dtype); line += 64) {
+        LLVMValueRef at = ll_int(e, ahead + line), read = LLVMConstInt(e->i32, 0, false), near = LLVMConstInt(e->i32, 3, false);
+        LLVMValueRef args[4] = {LLVMBuildGEP2(e->b, e->i8, here, &at, 1, ""), read, near, LLVMConstInt(e->i32, 1, false)};
         ll_call(e, "llvm.prefetch", &e->ptr, 1, args, 4);
     }
 }
