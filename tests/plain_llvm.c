@@ -1,5 +1,5 @@
-/* plain_llvm.c: the LLVM backend's life cycle, as a program of its own so that leak checks see it: opening costs nothing, hundreds of kernels come and
- * go without growth, two threads compile at once, shutdown gives everything back and a later compile starts over. */
+/* plain_llvm.c: the LLVM backend's life cycle, as a program of its own so that leak checks see it: opening costs nothing, hundreds of
+ * kernels come and go without growth, two threads compile at once, shutdown gives everything back and a later compile starts over. */
 #include "tests/support/llvm_kit.h"
 #include <pthread.h>
 #include <stdio.h>

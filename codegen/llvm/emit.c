@@ -1,15 +1,14 @@
 /* emit.c: the skeleton of a kernel: rows, phases, and the loops of a phase.
  *
- * One LLVM function a kernel. Base addresses, constants and scalars come first; then a loop over the rows [row0, row1) that carries the outer
- * coordinates; in it, phase after phase. A phase over elements has a main loop of full vectors and an end:
+ * One LLVM function a kernel. Base addresses, constants and scalars come first; then a loop over the rows [row0, row1) that carries the
+ * outer coordinates; in it, phase after phase. A phase over elements has a main loop of full vectors and an end:
  *
  *   whole rows (reductions, several phases)     static: one narrower vector whose lanes past the end are masked by a constant
  *   parts of rows (one phase, maps only)        dynamic: a loop of narrow masked vectors, or of scalars where masks are slow
  *   short rows of such kernels                  the static form when the whole row is asked for, else a scalar loop
  *
- * Non-temporal stores need aligned vectors: the narrow loop then also runs in front, up to a 64-byte boundary, as the same code
- * inside a loop of two rounds. Refuses: more than 32 reductions in a phase, types and functions that inst.c refuses.
- */
+ * Non-temporal stores need aligned vectors: the narrow loop then also runs in front, up to a 64-byte boundary, as the same code inside a
+ * loop of two rounds. Refuses: more than 32 reductions in a phase, types and functions that inst.c refuses. */
 #include "codegen/llvm/ll.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -166,7 +165,7 @@ static int streaming_buffer(const ll_emit *e, const lp_phase *p)
     return -1;
 }
 
-/* ---- bodies and the loops around them --------------------------------------------------------------------------------------------------- */
+/* ---- bodies and the loops around them ----------------------------------------------------------------------------------------------- */
 /* Read from memory rather than from a cache: worth fetching ahead */
 static bool large(const ll_emit *e, uint32_t buffer)
 {
@@ -178,7 +177,8 @@ static bool large(const ll_emit *e, uint32_t buffer)
     return b->inner_stride == 1 && bytes >= PREFETCH_TENSOR;
 }
 
-/* Several phases: in the last one, what the first will read of the next row. One phase: some lines ahead, which hardware stops doing at each page. */
+/* Several phases: in the last one, what the first will read of the next row. One phase: some lines ahead, which hardware stops doing
+ * at each page. */
 static void fetch_ahead(ll_emit *e, int width, LLVMValueRef pos)
 {
     const lp_kernel *k = e->k;
@@ -283,7 +283,8 @@ static LLVMValueRef full_end(ll_emit *e, LLVMValueRef from, LLVMValueRef to, int
 static LLVMValueRef boundary(ll_emit *e, int buffer, LLVMValueRef from, LLVMValueRef to)
 {
     int64_t bytes = ll_bytes(e->k->buffers[buffer].dtype);
-    LLVMValueRef at = LLVMBuildAdd(e->b, LLVMBuildPtrToInt(e->b, e->row[buffer], e->i64, ""), LLVMBuildMul(e->b, from, ll_int(e, bytes), ""), "");
+    LLVMValueRef row = LLVMBuildPtrToInt(e->b, e->row[buffer], e->i64, "");
+    LLVMValueRef at = LLVMBuildAdd(e->b, row, LLVMBuildMul(e->b, from, ll_int(e, bytes), ""), "");
     LLVMValueRef gap = LLVMBuildUDiv(e->b, LLVMBuildAnd(e->b, LLVMBuildNeg(e->b, at, ""), ll_int(e, 63), ""), ll_int(e, bytes), "");
     LLVMValueRef aligned = LLVMBuildAdd(e->b, from, gap, "");
     return LLVMBuildSelect(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, aligned, to, ""), aligned, to, "");
@@ -324,7 +325,7 @@ static void short_row(ll_emit *e, const lp_phase *p)
     ll_at(e, join);
 }
 
-/* ---- phases and rows ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- phases and rows ---------------------------------------------------------------------------------------------------------------- */
 static bool global(const lp_inst *in) { return in->op == LP_CONST || in->op == LP_SCALAR; }
 
 static void uniforms(ll_emit *e, const lp_phase *p)
@@ -435,7 +436,7 @@ static void rows(ll_emit *e)
     ll_loop_end(e, &l);
 }
 
-/* ---- the function ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the function ------------------------------------------------------------------------------------------------------------------- */
 static void attribute(ll_emit *e, const char *name, const char *value)
 {
     LLVMAttributeRef a = LLVMCreateStringAttribute(e->cx, name, (unsigned)strlen(name), value, (unsigned)strlen(value));

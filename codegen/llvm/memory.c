@@ -1,9 +1,8 @@
 /* memory.c: loads, stores and prefetches of a body.
  *
- * Inner stride 1: one vector access (masked where lanes are dead). Inner stride 0: one element, broadcast. Any other stride: a gather or scatter at
- * constant distances from the first element. Addresses are row + pos * stride; alignment is promised only to the element, except where the
- * skeleton has peeled a row to a vector boundary for non-temporal stores (e->nt_buffer).
- */
+ * Inner stride 1: one vector access (masked where lanes are dead). Inner stride 0: one element, broadcast. Any other stride: a gather or
+ * scatter at constant distances from the first element. Addresses are row + pos * stride; alignment is promised only to the element,
+ * except where the skeleton has peeled a row to a vector boundary for non-temporal stores (e->nt_buffer). */
 #include "codegen/llvm/ll.h"
 
 static bool contiguous(const lp_buffer *b) { return b->inner_stride == 1; }
@@ -95,7 +94,8 @@ void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *
         LLVMSetAlignment(s, bytes);
         if ((int)buffer == e->nt_buffer) {
             LLVMMetadataRef one = LLVMValueAsMetadata(LLVMConstInt(e->i32, 1, false));
-            LLVMSetMetadata(s, LLVMGetMDKindIDInContext(e->cx, "nontemporal", 11), LLVMMetadataAsValue(e->cx, LLVMMDNodeInContext2(e->cx, &one, 1)));
+            LLVMValueRef node = LLVMMetadataAsValue(e->cx, LLVMMDNodeInContext2(e->cx, &one, 1));
+            LLVMSetMetadata(s, LLVMGetMDKindIDInContext(e->cx, "nontemporal", 11), node);
             LLVMSetAlignment(s, 64);
             e->used_nt = true;
         }
