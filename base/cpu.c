@@ -1,12 +1,15 @@
 /* cpu.c: which instruction set the eager kernels use.
  *
  * Detected once by cpuid (the compiler's builtin also asks the operating system whether it saves the wide registers), lowered by
- * KN_CPU, overridden by kb_cpu_force. A name in KN_CPU that is unknown, or that the machine lacks, changes nothing here: the table of
- * environment variables warns about it.
+ * KN_CPU, overridden by kb_cpu_force. A name in KN_CPU that is unknown, or that the machine lacks, changes nothing.
  */
 #include "base/cpu.h"
+#include "base/env.h"
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
 #include <stdatomic.h>
-#include <stdlib.h>
+#include <stdbool.h>
 #include <string.h>
 
 static const char *const isa_names[KB_ISA_COUNT] = {"baseline", "avx2", "avx512"};
@@ -18,8 +21,10 @@ static kb_isa best_of_machine(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2") ||
-        !__builtin_cpu_supports("f16c"))
+    /* Older compilers' builtin doesn't know F16C; it uses AVX's registers, so avx2 has settled whether they are saved */
+    unsigned a, b, c, d;
+    bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    if (!f16c || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
         return KB_ISA_BASELINE;
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512cd"))
@@ -33,8 +38,8 @@ static kb_isa best_of_machine(void)
 static kb_isa choose(void)
 {
     kb_isa best = best_of_machine();
-    const char *name = getenv("KN_CPU");
-    for (int i = 0; name && i < (int)best; i++)
+    const char *name = kb_env(KB_ENV_KN_CPU);
+    for (int i = 0; i < (int)best; i++)
         if (!strcmp(name, isa_names[i]))
             return (kb_isa)i;
     return best;

@@ -8,8 +8,10 @@
  * instruction set the fused operations are the C library's fmaf and fma: the same bits, slowly.
  *
  * A kernel makes its loops from the same table:
- *   #define KB_ROW(name, sig, res, expr) static void loop_##name(…) { … out[i] = kb_##name##_f32(a[i], b[i]); … }
- * by way of KB_BODY_<class> as bodies.def describes.
+ *   #define LOOP(name, sig, res, expr) LOOP_##sig(name)          (one loop shape a signature; it calls kb_##name##_f32)
+ *   #define KB_BODY_FLT LOOP … the classes of the dtype: f32 FLT F32 NUM ALL, f64 FLT F64 NUM ALL, integers INT NUM ALL, bool BOOL ALL
+ *   #include "base/bodies.def"
+ * as runtime/kernels/isa/mathtest.c does.
  */
 #ifndef KB_MATHFN_C_H
 #define KB_MATHFN_C_H
@@ -164,7 +166,7 @@ static inline float km_from_bits(int32_t i)
 static inline double kb_f64_remainder(double a, double b)
 {
     double m = fmod(a, b);
-    return (m != 0) & ((m < 0) != (b < 0)) ? m + b : m;
+    return m != 0 && (m < 0) != (b < 0) ? m + b : m;
 }
 
 /* a to the b in 64 bits; narrower types take the low bits, which are the same. */
@@ -218,7 +220,7 @@ static inline int64_t kb_ipow(int64_t a, int64_t b)
 #define ATAN2(a, b) km_atan2((a), (b))
 #define FMOD(a, b) km_fmod((a), (b))
 #define REMAINDER(a, b) km_remainder((a), (b))
-#define KB_D f32
+#define KB_D(name) kb_##name##_f32
 #define KB_T kb_f32
 #define KB_BODY_FLT KB_ROW
 #define KB_BODY_F32 KB_ROW
@@ -287,7 +289,7 @@ static inline int64_t kb_ipow(int64_t a, int64_t b)
 #define ATAN2(a, b) atan2((a), (b))
 #define FMOD(a, b) fmod((a), (b))
 #define REMAINDER(a, b) kb_f64_remainder((a), (b))
-#define KB_D f64
+#define KB_D(name) kb_##name##_f64
 #define KB_T kb_f64
 #define KB_BODY_FLT KB_ROW
 #define KB_BODY_F64 KB_ROW
@@ -349,7 +351,7 @@ static inline int64_t kb_ipow(int64_t a, int64_t b)
 #define IPOW(a, b) kb_ipow((a), (b))
 #define WIDTH (8 * sizeof(KB_T))
 
-#define KB_D i64
+#define KB_D(name) kb_##name##_i64
 #define KB_T kb_i64
 #define KB_BODY_INT KB_ROW
 #define KB_BODY_NUM KB_ROW
@@ -358,28 +360,28 @@ static inline int64_t kb_ipow(int64_t a, int64_t b)
 
 #undef KB_U
 #define KB_U(a) ((uint32_t)(a))
-#define KB_D i32
+#define KB_D(name) kb_##name##_i32
 #define KB_T kb_i32
 #define KB_BODY_INT KB_ROW
 #define KB_BODY_NUM KB_ROW
 #define KB_BODY_ALL KB_ROW
 #include "base/bodies_c.inc"
 
-#define KB_D i16
+#define KB_D(name) kb_##name##_i16
 #define KB_T kb_i16
 #define KB_BODY_INT KB_ROW
 #define KB_BODY_NUM KB_ROW
 #define KB_BODY_ALL KB_ROW
 #include "base/bodies_c.inc"
 
-#define KB_D i8
+#define KB_D(name) kb_##name##_i8
 #define KB_T kb_i8
 #define KB_BODY_INT KB_ROW
 #define KB_BODY_NUM KB_ROW
 #define KB_BODY_ALL KB_ROW
 #include "base/bodies_c.inc"
 
-#define KB_D u8
+#define KB_D(name) kb_##name##_u8
 #define KB_T kb_u8
 #define KB_BODY_INT KB_ROW
 #define KB_BODY_NUM KB_ROW
@@ -404,7 +406,7 @@ static inline int64_t kb_ipow(int64_t a, int64_t b)
 #undef WIDTH
 
 /* ---- bools ---- */
-#define KB_D bool
+#define KB_D(name) kb_##name##_bool
 #define KB_T kb_bool
 #define KB_BODY_BOOL KB_ROW
 #define KB_BODY_ALL KB_ROW

@@ -1,8 +1,11 @@
 /* pool.c: the library's thread pool. See pool.h for the contract.
  *
- * One loop at a time has the workers. Its caller writes the job, then raises each taking worker's own ticket (a cache line of its own);
- * it runs range 0 itself and waits until the workers have counted `pending` down. Waiting is a bounded spin, then a futex, on both
- * sides; the spin is short when there are more threads than CPUs, since the one waited for may need this CPU.
+ * One loop at a time has the workers. Its caller writes the job, then raises the ticket of each worker that takes part (a cache line of
+ * its own). Range i is meant for worker i, so that it finds its data in its cache again; the caller runs range 0, then those that their
+ * workers haven't claimed yet: a worker that sleeps, or whose CPU is busy, holds nobody up. A claim moves the worker's `claimed` from the
+ * last ticket to this one, by whoever is first; a worker that comes late finds it moved and goes back to waiting, and what it claimed keeps
+ * the job in place until it has counted `pending` down. Waiting is a bounded spin, then a futex, on both sides; the spin is short when there
+ * are more threads than CPUs, since the one waited for may need this CPU.
  *
  * Sleeping is settled by the pair {store ticket; load asleep} against {store asleep; load ticket}, all sequentially consistent: one
  * side sees the other. Workers are started by the first loop that wants them; a smaller thread count leaves the others asleep.
@@ -13,6 +16,7 @@
  */
 #define _GNU_SOURCE
 #include "base/pool.h"
+#include "base/env.h"
 #include <fenv.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -21,7 +25,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -34,8 +37,9 @@
 
 typedef struct worker {
     _Alignas(CACHE_LINE) atomic_uint ticket; /* raised once for each loop that this worker takes part in */
+    atomic_uint claimed; /* the newest ticket whose range was taken, by the worker or by the caller */
     atomic_uint asleep;
-    bool quit;          /* read after a new ticket */
+    atomic_bool quit;   /* read after a new ticket */
     int index;
     int starter_cpu;
     unsigned seen;      /* the ticket at its start; its own afterwards */
@@ -46,7 +50,7 @@ static struct {
     _Alignas(CACHE_LINE) kb_body body; /* the job: written before the tickets, read after them */
     void *arg;
     int64_t n, step;
-    _Alignas(CACHE_LINE) atomic_uint pending; /* workers still in their range */
+    _Alignas(CACHE_LINE) atomic_uint pending; /* ranges that aren't done, range 0 apart */
     atomic_uint caller_asleep;
     _Alignas(CACHE_LINE) atomic_bool busy;  /* a loop, or the shutdown, has the workers */
     int started;        /* workers 1 .. started exist; under busy */
@@ -66,16 +70,14 @@ static void child_after_fork(void)
     pool.cpus = cpus;
 }
 
-static int clamp(long n) { return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : (int)n; }
+static int clamp(int64_t n) { return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : (int)n; }
 
 static void init_once(void)
 {
     cpu_set_t set;
-    const char *text = getenv("KN_THREADS");
-    char *end;
-    long n = text ? strtol(text, &end, 10) : 0;
+    int64_t n = kb_env_int(KB_ENV_KN_THREADS);
     pool.cpus = sched_getaffinity(0, sizeof set, &set) ? clamp(sysconf(_SC_NPROCESSORS_ONLN)) : clamp(CPU_COUNT(&set));
-    default_threads = text && end != text && !*end && n > 0 ? clamp(n) : pool.cpus;
+    default_threads = n > 0 ? clamp(n) : pool.cpus;
     pthread_atfork(NULL, NULL, child_after_fork);
 }
 
@@ -137,10 +139,16 @@ static bool spin(atomic_uint *at, unsigned old, int64_t ns)
 static int64_t spin_ns(void) { return kb_threads() > pool.cpus ? SPIN_FULL_NS : SPIN_NS; }
 
 /* ---- workers ------------------------------------------------------------------------------------------------------------- */
-static void run_range(int index)
+static void run_range(int index, int worker)
 {
     int64_t begin = index * pool.step, end = begin + pool.step;
-    pool.body(pool.arg, begin, end < pool.n ? end : pool.n, index);
+    pool.body(pool.arg, begin, end < pool.n ? end : pool.n, worker);
+}
+
+static bool claim(worker *w, unsigned ticket)
+{
+    unsigned last = ticket - 1;
+    return atomic_compare_exchange_strong(&w->claimed, &last, ticket);
 }
 
 static void await_ticket(worker *w)
@@ -179,10 +187,12 @@ static void *worker_main(void *arg)
     in_loop = true; /* a loop inside a body runs serially */
     for (;;) {
         await_ticket(w);
-        w->seen++;
-        if (w->quit)
+        w->seen = atomic_load(&w->ticket);
+        if (atomic_load_explicit(&w->quit, memory_order_relaxed))
             return NULL;
-        run_range(w->index);
+        if (!claim(w, w->seen))
+            continue;
+        run_range(w->index, w->index);
         if (atomic_fetch_sub(&pool.pending, 1) == 1 && atomic_load(&pool.caller_asleep))
             futex_wake(&pool.pending);
     }
@@ -207,8 +217,9 @@ static int start_workers(int count)
         worker *w = &pool.workers[pool.started + 1];
         w->index = pool.started + 1;
         w->starter_cpu = sched_getcpu();
-        w->quit = false;
+        atomic_store_explicit(&w->quit, false, memory_order_relaxed);
         w->seen = atomic_load_explicit(&w->ticket, memory_order_relaxed);
+        atomic_store_explicit(&w->claimed, w->seen, memory_order_relaxed);
         if (pthread_create(&w->thread, NULL, worker_main, w))
             break;
         pthread_setname_np(w->thread, "kiln");
@@ -216,6 +227,17 @@ static int start_workers(int count)
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return pool.started;
+}
+
+static void take_unclaimed(int ranges)
+{
+    for (int i = 1; i < ranges; i++) {
+        worker *w = &pool.workers[i];
+        if (claim(w, atomic_load_explicit(&w->ticket, memory_order_relaxed))) {
+            run_range(i, 0);
+            atomic_fetch_sub(&pool.pending, 1);
+        }
+    }
 }
 
 static void join_loop(void)
@@ -257,7 +279,8 @@ void kb_parallel_for(int64_t n, int64_t grain, kb_body body, void *arg)
     for (int i = 1; i < ranges; i++)
         raise_ticket(&pool.workers[i]);
     in_loop = true;
-    run_range(0);
+    run_range(0, 0);
+    take_unclaimed((int)ranges);
     in_loop = false;
     join_loop();
     atomic_store_explicit(&pool.busy, false, memory_order_release);
@@ -271,7 +294,7 @@ void kb_pool_shutdown(void)
     while (atomic_exchange_explicit(&pool.busy, true, memory_order_acquire))
         sched_yield();
     for (int i = 1; i <= pool.started; i++) {
-        pool.workers[i].quit = true;
+        atomic_store_explicit(&pool.workers[i].quit, true, memory_order_relaxed);
         raise_ticket(&pool.workers[i]);
     }
     for (int i = 1; i <= pool.started; i++)

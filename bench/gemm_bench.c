@@ -26,7 +26,8 @@ static double now(void)
 /* ---- peak ------------------------------------------------------------------------------------------------------------------- */
 #define F(op, r, i) op " %%" r "0, %%" r "0, %%" r #i "\n\t"
 #define F12(op, r) \
-    F(op, r, 1) F(op, r, 2) F(op, r, 3) F(op, r, 4) F(op, r, 5) F(op, r, 6) F(op, r, 7) F(op, r, 8) F(op, r, 9) F(op, r, 10) F(op, r, 11) F(op, r, 12)
+    F(op, r, 1) F(op, r, 2) F(op, r, 3) F(op, r, 4) F(op, r, 5) F(op, r, 6) \
+    F(op, r, 7) F(op, r, 8) F(op, r, 9) F(op, r, 10) F(op, r, 11) F(op, r, 12)
 
 __attribute__((target("avx512f"), noinline)) static double fma_512(int64_t steps)
 {
@@ -53,7 +54,7 @@ static void peak_body(void *arg, int64_t begin, int64_t end, int worker)
 static double peak(int threads)
 {
     double flops[256] = {0}, best = 0;
-    for (int r = 0; r < 5; r++) {
+    for (int r = 0; r < 20; r++) {
         double t = now(), sum = 0;
         kb_parallel_for(threads, 1, peak_body, flops);
         t = now() - t;
@@ -75,7 +76,8 @@ static const row rows[] = {
     {1, 64, 64, 64, 0}, {1, 64, 64, 64, 1}, {1, 128, 128, 128, 0}, {1, 128, 128, 128, 1}, {1, 256, 256, 256, 0}, {1, 256, 256, 256, 1},
     {1, 512, 512, 512, 0}, {1, 512, 512, 512, 1}, {1, 1024, 1024, 1024, 0}, {1, 1024, 1024, 1024, 1}, {1, 2048, 2048, 2048, 0},
     {1, 2048, 2048, 2048, 1}, {1, 1, 1024, 4096, 0}, {1, 1, 1024, 4096, 1}, {1, 1, 256, 256, 0}, {1, 1, 256, 256, 1},
-    {1, 2, 1024, 4096, 1}, {1, 4, 1024, 4096, 0}, {1, 4, 1024, 4096, 1}, {1, 8, 1024, 4096, 0}, {1, 8, 1024, 4096, 1}, {1, 16, 1024, 4096, 0},
+    {1, 2, 1024, 4096, 1}, {1, 4, 1024, 4096, 0}, {1, 4, 1024, 4096, 1}, {1, 8, 1024, 4096, 0}, {1, 8, 1024, 4096, 1},
+    {1, 16, 1024, 4096, 0},
     {1, 16, 1024, 4096, 1}, {1, 128, 384, 384, 1}, {1, 128, 384, 1536, 1}, {1, 128, 1536, 384, 1}, {1, 512, 768, 3072, 1},
     {12, 128, 64, 128, 1}, {12, 128, 128, 64, 0},
 };
@@ -109,7 +111,7 @@ static float *filled(int64_t n)
 static void measure(const row *r, double top)
 {
     int64_t mn = r->batch * r->m * r->n;
-    double flops = 2.0 * (double)mn * (double)r->k, best[3] = {1e9, 1e9, 1e9}, worst = 0;
+    double flops = 2.0 * (double)mn * (double)r->k, best[3] = {1e9, 1e9, 1e9};
     int64_t repeat = (int64_t)fmax(1, 2e8 / flops);
     float *a = filled(r->batch * r->m * r->k), *b = filled(r->batch * r->k * r->n), *c = filled(mn), *d = filled(mn);
     kb_gemm_packed packed = {r->k, r->n, filled(kb_gemm_packed_count(r->k, r->n))};
@@ -136,6 +138,7 @@ static void measure(const row *r, double top)
         }
     ours(&g);
 #ifdef KB_BENCH_OPENBLAS
+    double worst = 0;
     for (int64_t i = 0; i < mn; i++)
         worst = fmax(worst, fabs((double)c[i] - (double)d[i]) / sqrt((double)r->k));
 #endif

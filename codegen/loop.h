@@ -34,12 +34,12 @@ typedef enum lp_op {
 /* Types of values: numbers of kn_dtype (bool lives in memory as KN_BOOL and in registers as a predicate), and LP_PRED. */
 enum { LP_PRED = 0 };
 
-typedef enum lp_reduce { LP_SUM = 0, LP_PROD = 1,
-    LP_MAX = 2, LP_MIN = 3,         /* a NaN anywhere makes the result NaN; which zero wins is decided by order: see below */
-    LP_MAX_ANY = 4, LP_MIN_ANY = 5, /* for softmax: NaNs are ignored (an all-NaN row may give -inf/inf), the sign of a zero result is free */
-    LP_AND = 6, LP_OR = 7           /* over predicates */
+typedef enum lp_reduce { LP_RED_SUM = 0, LP_RED_PROD = 1,
+    LP_RED_MAX = 2, LP_RED_MIN = 3,         /* a NaN anywhere makes the result NaN; which zero wins is decided by order: see below */
+    LP_RED_MAX_ANY = 4, LP_RED_MIN_ANY = 5, /* for softmax: NaNs are ignored (an all-NaN row may give -inf/inf), the sign of a zero result is free */
+    LP_RED_AND = 6, LP_RED_OR = 7           /* over predicates */
 } lp_reduce;
-/* LP_MAX / LP_MIN give the element at the first index of the extremum: where the result is a zero, the first zero of the row decides its sign. */
+/* LP_RED_MAX / LP_RED_MIN give the element at the first index of the extremum: where the result is a zero, the first zero of the row decides its sign. */
 
 typedef struct lp_inst {
     uint16_t op;                    /* lp_op */
@@ -76,15 +76,21 @@ typedef struct lp_kernel {
     uint8_t scalar_dtype[32];
     lp_phase phases[LP_MAX_PHASES];
     int n_phases;
+    uint32_t *table;    int64_t table_size;     /* value numbering: open addressing of instruction index + 1 */
 } lp_kernel;
 
 lp_kernel *lp_new(const char *name);
 void lp_free(lp_kernel *k);
+kn_status lp_open_phase(lp_kernel *k, lp_phase_kind kind);      /* what is emitted from here on belongs to it */
+/* INDEX numbers dimensions from the outermost; the inner one is n_outer. A phase loads before it stores to the same memory. */
 uint32_t lp_emit(lp_kernel *k, lp_inst i);      /* value-numbers pure instructions of the same phase (row values: of the kernel); UINT32_MAX when memory is short */
 char *lp_print(const lp_kernel *k);             /* for dumps; kb_free it */
 uint64_t lp_hash(const lp_kernel *k);
 bool lp_equal(const lp_kernel *a, const lp_kernel *b);
 kn_status lp_verify(const lp_kernel *k);
+extern const char *const lp_op_names[LP_OP_COUNT];
+extern const uint8_t lp_op_operands[LP_OP_COUNT];       /* how many values it takes: a, b, c in this order */
+bool lp_is_row_value(const lp_kernel *k, uint32_t i);   /* uniform along the row and visible to later phases */
 
 /* Machine code of a kernel: rows [row0, row1) of the flattened outer dimensions, inner elements [i0, i1) (a kernel with reductions or more than one phase
  * is always given the whole inner dimension). ptrs: one a buffer; scalars: 8-byte values. */

@@ -170,6 +170,11 @@ static inline void *rt_tensor_data(const kn_tensor *t)
 }
 static inline kb_buf rt_tensor_buf(const kn_tensor *t) { return (kb_buf){rt_tensor_data(t), t->layout, false}; }
 
+void rt_tensor_set_error(kn_tensor *t, kn_status s, const char *text);     /* PENDING becomes ERROR */
+/* "op: <newest failure> (path, site)": the form of every op's error. */
+void rt_error_text(char *text, size_t size, const char *op, const char *path, const char *site);
+
+void rt_storage_init(rt_storage *s, void *data, int64_t bytes);    /* of a zeroed storage: count 1, a uid, data from kb_data_alloc(bytes) */
 rt_storage *rt_storage_new(int64_t bytes);      /* contents undefined; NULL when memory is short */
 rt_storage *rt_storage_adopt(void *data, int64_t bytes);    /* data from kb_data_alloc(bytes); frees it on failure and returns NULL */
 void rt_storage_release(rt_storage *s);

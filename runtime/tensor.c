@@ -120,6 +120,14 @@ void rt_tensor_set_real(kn_tensor *t, rt_storage *s, int64_t offset)
     t->state = RT_REAL;
 }
 
+void rt_tensor_set_error(kn_tensor *t, kn_status s, const char *text)
+{
+    t->layout = NULL;
+    t->u.error = kb_strdup(text);               /* NULL when memory is short: the status still says it failed */
+    t->slot = (uint32_t)s;
+    t->state = RT_ERROR;
+}
+
 void rt_tensor_destroy(kn_tensor *t)
 {
     switch ((rt_state)t->state) {
@@ -151,6 +159,14 @@ void rt_tensor_destroy(kn_tensor *t)
 }
 
 /* ---- storages ----------------------------------------------------------------------------------------------------------------- */
+void rt_storage_init(rt_storage *s, void *data, int64_t bytes)
+{
+    s->count = 1;
+    s->data = data;
+    s->bytes = bytes;
+    s->uid = atomic_fetch_add_explicit(&next_storage, 1, memory_order_relaxed);
+}
+
 rt_storage *rt_storage_adopt(void *data, int64_t bytes)
 {
     rt_storage *s = data ? kb_calloc(1, sizeof *s) : NULL;
@@ -158,10 +174,7 @@ rt_storage *rt_storage_adopt(void *data, int64_t bytes)
         kb_data_free(data, (size_t)bytes);
         return NULL;
     }
-    s->count = 1;
-    s->data = data;
-    s->bytes = bytes;
-    s->uid = atomic_fetch_add_explicit(&next_storage, 1, memory_order_relaxed);
+    rt_storage_init(s, data, bytes);
     return s;
 }
 
@@ -191,16 +204,21 @@ kn_status rt_storage_access(rt_storage *s, bool write)
 }
 
 /* ---- errors --------------------------------------------------------------------------------------------------------------------- */
+void rt_error_text(char *text, size_t size, const char *op, const char *path, const char *site)
+{
+    int n = snprintf(text, size, "%s%s%s", op ? op : "", op ? ": " : "", kb_error_text());
+    bool in = path && path[0];
+    if ((in || site) && n > 0 && n < (int)size)
+        snprintf(text + n, size - (size_t)n, " (%s%s%s)", in ? path : "", in && site ? ", " : "", site ? site : "");
+}
+
 kn_tensor *rt_error_tensor(rt_ctx *ctx, const char *op, const char *site)
 {
     char path[256], text[KB_ERROR_TEXT];
     kn_status status = kb_error_status();
     if (status == KN_OK)
         status = KN_E_INTERNAL;
-    rt_module_path(path, sizeof path, ctx);
-    int n = snprintf(text, sizeof text, "%s%s%s", op ? op : "", op ? ": " : "", kb_error_text());
-    if ((path[0] || site) && n > 0 && n < (int)sizeof text)
-        snprintf(text + n, sizeof text - (size_t)n, " (%s%s%s)", path, path[0] && site ? ", " : "", site ? site : "");
+    rt_error_text(text, sizeof text, op, rt_module_path(path, sizeof path, ctx), site);
     kb_fail(status, "%s", text);
     kn_tensor *t = rt_handle_new(ctx);
     if (!t)
@@ -265,7 +283,7 @@ const char *kn_tensor_error(const kn_tensor *t)
         return "there is no tensor (NULL)";
     if (t->state == RT_DEAD)
         return "the tensor was freed: its scope closed, or its last count was released";
-    return t->state == RT_ERROR ? t->u.error : "";
+    return t->state != RT_ERROR ? "" : t->u.error ? t->u.error : "out of memory";
 }
 
 static bool has_layout(const kn_tensor *t) { return t && (t->state == RT_REAL || t->state == RT_PENDING); }

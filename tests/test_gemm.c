@@ -1,14 +1,19 @@
-/* Matrix products: every path against the definition of the canonical order in plain C, bit for bit; the definition's accuracy against
- * float64; f64 and integers likewise. Runs every instruction set that this machine has, 1 to 4 threads. */
+/* Matrix products: every path against the definition of the canonical order in plain C, bit for bit; the definition's accuracy
+ * against float64 and, with -DKB_TEST_OPENBLAS, its agreement with OpenBLAS; f64 and integers likewise. Runs every instruction
+ * set that this machine has, with 1 to 4 threads. */
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "base/pool.h"
+#include "kiln/kiln.h"
 #include "runtime/kernels/gemm.h"
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef KB_TEST_OPENBLAS
+#include <cblas.h>
+#endif
 
 /* The definition: an FMA chain from zero in blocks of 256, block sums in order. */
 static float dot_f32(const float *a, int64_t sa, const float *b, int64_t sb, int64_t k)
@@ -65,7 +70,7 @@ static int same(const float *x, const float *y, int64_t n)
     return 1;
 }
 
-typedef enum layout { ROWS_FIRST, COLS_FIRST, SPREAD, REVERSED, LAYOUTS } layout;
+typedef enum layout { ROWS_FIRST, COLS_FIRST, SPREAD, REVERSED, ONE_ROW /* repeated */, ONE_COL, LAYOUTS } layout;
 
 /* A matrix of r x c elements of `size` bytes, in some layout, ending at the end of its block so that reading past it is seen. */
 typedef struct matrix {
@@ -78,8 +83,8 @@ static matrix matrix_new(int64_t r, int64_t c, layout l, size_t size)
 {
     matrix m = {0};
     int64_t span, first = 0;
-    m.row = l == COLS_FIRST ? 1 : l == SPREAD ? 3 * c + 1 : c;
-    m.col = l == COLS_FIRST ? r : l == SPREAD ? 3 : 1;
+    m.row = l == COLS_FIRST || l == ONE_COL ? 1 : l == SPREAD ? 3 * c + 1 : l == ONE_ROW ? 0 : c;
+    m.col = l == COLS_FIRST ? r : l == SPREAD ? 3 : l == ONE_COL ? 0 : 1;
     if (l == REVERSED) {
         m.row = -c;
         first = (r - 1) * c;
@@ -157,7 +162,7 @@ Test(gemm, small_shapes_all_layouts)
         for (size_t j = 0; j < sizeof ns / sizeof *ns; j++)
             for (size_t l = 0; l < sizeof ks / sizeof *ks; l++)
                 for (int lay = 0; lay < LAYOUTS * LAYOUTS; lay++)
-                    if (ks[l] < 100 || (i + j + (size_t)lay) % 4 == 0)
+                    if (ks[l] < 100 || (i + j + (size_t)lay) % 8 == 0)
                         check(ms[i], ns[j], ks[l], (layout)(lay / LAYOUTS), (layout)(lay % LAYOUTS), bias++ % 4);
 }
 
@@ -235,6 +240,29 @@ Test(gemm, batches_and_broadcasting)
     free(c);
 }
 
+static void *refuse(void *user, void *old, size_t size, size_t align)
+{
+    (void)user, (void)old, (void)size, (void)align;
+    return NULL;
+}
+
+/* What needs scratch fails cleanly; what doesn't works without any memory. */
+Test(gemm, short_of_memory)
+{
+    enum { N = 80 };
+    static float a[N * N], b[N * N], c[N * N];
+    kb_gemm g = {.m = N, .n = N, .k = N, .a = a, .a_row = N, .a_col = 1, .b = b, .b_row = 1, .b_col = N, .c = c, .ldc = N};
+    cr_assert_eq(kn_alloc_hook(refuse, NULL), KN_OK);
+    kb_set_threads(3);
+    cr_assert_not(kb_gemm_f32(&g));
+    g.m = 4;
+    cr_assert(kb_gemm_f32(&g));
+    g.b_row = N, g.b_col = 1;
+    cr_assert(kb_gemm_f32(&g));
+    g.m = g.n = g.k = 16;
+    cr_assert(kb_gemm_f32(&g));
+}
+
 Test(gemm, close_to_float64)
 {
     enum { M = 70, N = 90, K = 3000 };
@@ -245,6 +273,13 @@ Test(gemm, close_to_float64)
     for (int i = 0; i < N * K; i++)
         b[i] = (float)((double)(int64_t)next() * 0x1p-63);
     cr_assert(kb_gemm_f32(&g));
+#ifdef KB_TEST_OPENBLAS
+    float *d = malloc(M * N * sizeof *d);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, M, N, K, 1, a, K, b, K, 0, d, N);
+    for (int i = 0; i < M * N; i++)
+        cr_assert(fabsf(c[i] - d[i]) <= 1e-6f * K, "[%d] %g, OpenBLAS %g", i, (double)c[i], (double)d[i]);
+    free(d);
+#endif
     for (int i = 0; i < M; i++)
         for (int j = 0; j < N; j++) {
             double exact = 0, size = 0;
@@ -259,24 +294,38 @@ Test(gemm, close_to_float64)
     free(c);
 }
 
-/* Baseline's fused multiply-add made of double operations, through 1 x 1 x 2 products: fma(a, b, fma(c, d, 0)). Exponents are chosen so
- * that sums fall beside halfway points and into the subnormal range. */
+/* Baseline's fused multiply-add made of double operations, through 1 x n x 2 products: fma(a1, b1, fma(a0, b0, 0)). Two kinds of numbers:
+ * few significant bits and close exponents, for exact halfway cases and the subnormal range; and c + ulp(c)/2 * (1 + 2^-j)(1 - 2^-j), which
+ * lies so close to halfway that rounding to double first would lose it. */
+static void hard_case(int near_halfway, int j, int scale, float *b0, float *b1)
+{
+    uint64_t r = next();
+    int few = (int)((r >> 32) % 24), below = (int)((r >> 40) % 40);
+    float sign = r >> 63 ? 1.0f : -1.0f, digits = (float)((uint32_t)(r & 0xffffff) >> few << few);
+    if (near_halfway) {
+        *b0 = ldexpf((float)(1 << 23 | (r & 0x7fffff)), scale);
+        *b1 = ldexpf(sign * (1 - ldexpf(1, -j)), scale - 1);
+    } else {
+        *b0 = ldexpf((float)(next() & 0xffffff), -24);
+        *b1 = ldexpf(sign * digits, scale - below);
+    }
+}
+
 Test(gemm, baseline_fma_is_exact)
 {
-    enum { N = 4096, ROUNDS = 100 };
+    enum { N = 4096 };
+    const char *more = getenv("KB_TEST_FMA_ROUNDS"); /* for a long run */
+    int rounds = more ? atoi(more) : 300;
     float *a = malloc(2 * sizeof *a), *b = malloc(2 * N * sizeof *b), *c = malloc(N * sizeof *c);
     kb_gemm g = {.m = 1, .n = N, .k = 2, .a = a, .a_row = 2, .a_col = 1, .b = b, .b_row = N, .b_col = 1, .c = c, .ldc = N};
     cr_assert(kb_cpu_force(KB_ISA_BASELINE));
     kb_set_threads(1);
-    for (int round = 0; round < ROUNDS; round++) {
-        int scale = round % 5 == 4 ? -140 : round % 5 * 12 - 24;
-        for (int i = 0; i < 2; i++)
-            a[i] = ldexpf((float)(1 + (next() & 0xffffff)), -24);
-        for (int i = 0; i < 2 * N; i++) {
-            uint64_t r = next();
-            int bits = (int)(r >> 32) % 24; /* few significant bits: products meet halfway points exactly */
-            b[i] = ldexpf((float)((int32_t)(r & 0xffffff) >> bits << bits) * (r >> 63 ? 1.0f : -1.0f), (i < N ? -24 : scale - (int)(r >> 40) % 40));
-        }
+    for (int round = 0; round < rounds; round++) {
+        int near_halfway = round & 1, j = 1 + round / 2 % 24, scale = round / 2 % 5 == 4 ? -140 - round % 10 : round / 2 % 5 * 12 - 24;
+        a[0] = near_halfway ? 1 : ldexpf((float)(1 + (next() & 0xffffff)), -24);
+        a[1] = near_halfway ? 1 + ldexpf(1, -j) : ldexpf((float)(1 + (next() & 0xffffff)), -24);
+        for (int i = 0; i < N; i++)
+            hard_case(near_halfway, j, scale, b + i, b + N + i);
         cr_assert(kb_gemm_f32(&g));
         for (int i = 0; i < N; i++) {
             float want = fmaf(a[1], b[N + i], fmaf(a[0], b[i], 0.0f));

@@ -24,12 +24,12 @@ enum {
     COLS_BLOCK = 1024,         /* of B packed at once: 1 MiB */
     COLS_BLOCK_FEW = 128,      /* where A is packed whole: 128 KiB */
     WHOLE_A = 192 * 1024,      /* floats: A is packed whole up to here */
-    IN_PLACE_ROWS = 16,        /* B in place up to so many rows, */
+    IN_PLACE_SPARE = 2,        /* B in place up to so many rows more than a tile has, */
     IN_PLACE_B = 96 * 1024,    /* or so many floats */
     A_IN_PLACE_COLS = 64,      /* A in place up to so many columns of C: packing it costs as much as a few of them */
     TINY_B = 4096              /* floats: product_nt even in two passes over B */
 };
-#define PARALLEL_NS 6000.0 /* less work than this stays on one thread */
+#define PARALLEL_NS 8000.0 /* less work than this stays on one thread */
 #define THREAD_NS   3000.0 /* the least for one more thread */
 
 /* One rectangle: what a thread computes. */
@@ -85,12 +85,12 @@ static void pack_panels(const kb_gemm_kernels *kernels, float *dst, int64_t pane
             memset(dst, 0, (size_t)(k * PANEL) * sizeof *dst);
         if (b_k == 1 && w == PANEL) {
             kernels->pack_rows(dst, PANEL, src, b_n, w, k);
-        } else if (b_n == 1 && cols - j >= 4 * PANEL) {
-            for (int64_t i = 0; i < k; i++) /* four panels at once: rows lie pages apart */
-                for (int q = 0; q < 4; q++)
+        } else if (b_n == 1 && cols - j >= 8 * PANEL) {
+            for (int64_t i = 0; i < k; i++) /* eight panels at once: rows lie pages apart */
+                for (int q = 0; q < 8; q++)
                     memcpy(dst + q * panel + i * PANEL, src + i * b_k + q * PANEL, PANEL * sizeof *dst);
-            j += 3 * PANEL;
-            dst += 3 * panel;
+            j += 7 * PANEL;
+            dst += 7 * panel;
         } else if (b_n == 1 && w == PANEL) {
             for (int64_t i = 0; i < k; i++)
                 memcpy(dst + i * PANEL, src + i * b_k, PANEL * sizeof *dst);
@@ -168,9 +168,9 @@ typedef struct plan {
 static plan plan_of(const part *p)
 {
     plan q = {0};
-    bool b_in_place = !p->prepacked && p->b_n == 1 &&
-                      (p->m <= IN_PLACE_ROWS || (p->k * p->n <= IN_PLACE_B && (p->b_k % 1024 || p->k * p->m <= 64 * BLOCK)));
-    q.b_pack = !p->prepacked && !b_in_place;
+    bool few = p->m <= p->kernels->rows + IN_PLACE_SPARE;
+    bool small = p->k * p->n <= IN_PLACE_B && (p->b_k % 1024 || p->k * p->m <= 64 * BLOCK); /* rows 4 KiB apart share L1 sets */
+    q.b_pack = !p->prepacked && !(p->b_n == 1 && (few || small));
     q.a_strided = p->m <= p->kernels->rows_strided || p->n <= A_IN_PLACE_COLS;
     q.a_whole = !q.a_strided && p->m <= ROWS_BLOCK && p->m * p->k <= WHOLE_A;
     q.rows = min(p->m, ROWS_BLOCK);
@@ -316,7 +316,7 @@ static void cut(job *j, int64_t threads)
 static bool run_job(job *j, int64_t items)
 {
     const part *p = &j->whole;
-    double ns = (double)items * ((double)p->m * (double)p->n * (double)p->k / p->kernels->rate + (double)p->k * (double)p->n / 8);
+    double ns = (double)items * ((double)p->m * (double)p->n * (double)p->k / p->kernels->rate + (double)p->k * (double)p->n / 16);
     int64_t threads = 1;
     j->tm = j->tn = 1;
     j->rows = p->m;

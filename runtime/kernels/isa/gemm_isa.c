@@ -19,12 +19,13 @@ enum { BLOCK = 256, PANEL = 16 };
 /* ---- the vector ------------------------------------------------------------------------------------------------------------ */
 #if defined(__AVX512F__)
 #include <immintrin.h>
-enum { W = 16, MOST_PANELS = 4, PANELS_NT = 2 };
+enum { W = 16, MOST_PANELS = 4, PANELS_NT = 2, QUADS = 4 };
 #define EACH_ROWS(X, p) X(1, p) X(2, p) X(3, p) X(4, p) X(5, p) X(6, p) X(7, p) X(8, p) X(9, p) X(10, p) X(11, p) X(12, p) X(13, p) X(14, p)
 #define EACH_ROWS_STRIDED(X, p) X(1, p) X(2, p) X(3, p) X(4, p) X(5, p) X(6, p) X(7, p) X(8, p)
 #define EACH_ROWS_2 EACH_ROWS
 #define EACH_ROWS_STRIDED_2 EACH_ROWS_STRIDED
 #define EACH_ROWS_4(X, p) X(1, p) X(2, p) X(3, p) X(4, p) X(5, p) X(6, p)
+#define EACH_ROWS_NT EACH_ROWS_STRIDED
 #define RATE 60.0
 typedef __m512 vec;
 INLINE vec zero(void) { return _mm512_setzero_ps(); }
@@ -56,12 +57,13 @@ INLINE void transpose_quads(const vec x[4], vec t[4])
 }
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
-enum { W = 8, MOST_PANELS = 2, PANELS_NT = 1 };
+enum { W = 8, MOST_PANELS = 4, PANELS_NT = 1, QUADS = 1 };
 #define EACH_ROWS(X, p) X(1, p) X(2, p) X(3, p) X(4, p) X(5, p) X(6, p)
 #define EACH_ROWS_STRIDED EACH_ROWS
 #define EACH_ROWS_2(X, p) X(1, p) X(2, p)
 #define EACH_ROWS_STRIDED_2 EACH_ROWS_2
-#define EACH_ROWS_4(X, p)
+#define EACH_ROWS_4(X, p) X(1, p)
+#define EACH_ROWS_NT(X, p) X(1, p) X(2, p) X(3, p) X(4, p)
 #define RATE 35.0
 typedef __m256 vec;
 INLINE vec zero(void) { return _mm256_setzero_ps(); }
@@ -92,12 +94,13 @@ INLINE void transpose_quads(const vec x[4], vec t[4])
     t[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
 }
 #else
-enum { W = 4, MOST_PANELS = 1, PANELS_NT = 1 };
+enum { W = 4, MOST_PANELS = 1, PANELS_NT = 1, QUADS = 1 };
 #define EACH_ROWS(X, p) X(1, p) X(2, p) X(3, p) X(4, p)
 #define EACH_ROWS_STRIDED EACH_ROWS
 #define EACH_ROWS_2(X, p)
 #define EACH_ROWS_STRIDED_2 EACH_ROWS_2
 #define EACH_ROWS_4(X, p)
+#define EACH_ROWS_NT EACH_ROWS
 #define RATE 0.5
 typedef float vec __attribute__((vector_size(16)));
 typedef int vec_index __attribute__((vector_size(16)));
@@ -172,10 +175,10 @@ enum {
 #define COUNT(r, p) +1
     ROWS = 0 EACH_ROWS(COUNT, 0),
     ROWS_STRIDED = 0 EACH_ROWS_STRIDED(COUNT, 0),
+    ROWS_NT = 0 EACH_ROWS_NT(COUNT, 0),
     ROWS_2 = 0 EACH_ROWS_2(COUNT, 0),
     ROWS_4 = 0 EACH_ROWS_4(COUNT, 0),
 #undef COUNT
-    ROWS_NT = 4,
     VPP = PANEL / W, /* vectors a panel */
     VECS = MOST_PANELS * VPP
 };
@@ -226,7 +229,7 @@ INLINE void tile(const kb_tile *t, int rows, int panels, int packed, int exact)
             l[v] = first_lanes(t->cols - v * W);
     for (int64_t k = t->k; k > 0; k--, at += a_k, b += t->b_k) {
         vec bv[VECS];
-        UNROLL for (int q = 0; q < panels; q++)
+        UNROLL for (int q = 0; q < panels && panels < 4; q++)
             __builtin_prefetch(b + 8 * t->b_k + q * t->b_panel); /* in place, rows lie pages apart: hardware doesn't follow */
         UNROLL for (int v = 0; v < nv; v++)
             bv[v] = exact ? load_some(b + v * W, l[v % VPP]) : load(b + v / VPP * t->b_panel + v % VPP * W);
@@ -283,25 +286,30 @@ INLINE void row_pointers(const float *row[PANEL], const float *base, int64_t ste
         row[r] = base + (r < rows ? r : rows - 1) * step;
 }
 
-/* x[j][v]: k .. k + 3 of the 16 rows, as vectors over rows. */
-INLINE void transposed(const float *const row[PANEL], int64_t k, vec x[4][VPP])
+/* x[j][v]: k .. k + 4 * QUADS - 1 of the 16 rows, as vectors over rows. A row is read along k before the next one: rows lie pages apart, so
+ * that 16 of them may share fewer places in L1 than they need. */
+INLINE void transposed(const float *const row[PANEL], int64_t k, int quads, vec x[][VPP])
 {
     UNROLL for (int v = 0; v < VPP; v++) {
-        vec quads[4], t[4];
-        UNROLL for (int j = 0; j < 4; j++) {
-#define ROW(r) (row[v * W + (r) + j] + k)
+        vec in[QUADS][4];
+        UNROLL for (int j = 0; j < 4; j++)
+            UNROLL for (int q = 0; q < quads; q++) {
+#define ROW(r) (row[v * W + (r) + j] + k + 4 * q)
 #if defined(__AVX512F__)
-            quads[j] = load_quads(ROW(0), ROW(4), ROW(8), ROW(12));
+                in[q][j] = load_quads(ROW(0), ROW(4), ROW(8), ROW(12));
 #elif defined(__AVX2__) && defined(__FMA__)
-            quads[j] = load_quads(ROW(0), ROW(4));
+                in[q][j] = load_quads(ROW(0), ROW(4));
 #else
-            quads[j] = load_quads(ROW(0));
+                in[q][j] = load_quads(ROW(0));
 #endif
 #undef ROW
+            }
+        UNROLL for (int q = 0; q < quads; q++) {
+            vec t[4];
+            transpose_quads(in[q], t);
+            UNROLL for (int j = 0; j < 4; j++)
+                x[4 * q + j][v] = t[j];
         }
-        transpose_quads(quads, t);
-        UNROLL for (int j = 0; j < 4; j++)
-            x[j][v] = t[j];
     }
 }
 
@@ -318,9 +326,16 @@ static void pack_rows(float *dst, int64_t step, const float *src, int64_t stride
     const float *row[PANEL];
     int64_t i = 0;
     row_pointers(row, src, stride, rows);
-    for (; i + 4 <= k; i += 4) {
+    for (; i + 4 * QUADS <= k; i += 4 * QUADS) {
+        vec x[4 * QUADS][VPP];
+        transposed(row, i, QUADS, x);
+        UNROLL for (int j = 0; j < 4 * QUADS; j++, dst += step)
+            UNROLL for (int v = 0; v < VPP; v++)
+                store(dst + v * W, x[j][v]);
+    }
+    for (; QUADS > 1 && i + 4 <= k; i += 4) {
         vec x[4][VPP];
-        transposed(row, i, x);
+        transposed(row, i, 1, x);
         UNROLL for (int j = 0; j < 4; j++, dst += step)
             UNROLL for (int v = 0; v < VPP; v++)
                 store(dst + v * W, x[j][v]);
@@ -328,6 +343,19 @@ static void pack_rows(float *dst, int64_t step, const float *src, int64_t stride
     for (; i < k; i++, dst += step)
         for (int v = 0; v < VPP; v++)
             store(dst + v * W, gathered(row, i, v));
+}
+
+INLINE void steps_nt(const kb_rows *r, const float *a, const float *const col[PANEL], int64_t k, int quads, int rows, int p,
+                     vec acc[][VECS])
+{
+    vec x[4 * QUADS][VPP];
+    transposed(col, k, quads, x);
+    UNROLL for (int j = 0; j < 4 * quads; j++)
+        UNROLL for (int i = 0; i < rows; i++) {
+            vec av = spread(a + i * r->a_row + j * r->a_k);
+            UNROLL for (int v = 0; v < VPP; v++)
+                acc[i][p * VPP + v] = mul_add(av, x[j][v], acc[i][p * VPP + v]);
+        }
 }
 
 /* `rows` rows of A by `panels` panels of columns from n on, the whole of k. */
@@ -346,17 +374,12 @@ INLINE void columns_nt(const kb_rows *r, int64_t n, int rows, int panels)
         UNROLL for (int i = 0; i < rows; i++)
             UNROLL for (int v = 0; v < nv; v++)
                 acc[i][v] = zero();
-        for (; k + 4 <= end; k += 4)
-            UNROLL for (int p = 0; p < panels; p++) {
-                vec x[4][VPP];
-                transposed(col[p], k, x);
-                UNROLL for (int j = 0; j < 4; j++)
-                    UNROLL for (int i = 0; i < rows; i++) {
-                        vec av = spread(a + i * r->a_row + (k - at + j) * r->a_k);
-                        UNROLL for (int v = 0; v < VPP; v++)
-                            acc[i][p * VPP + v] = mul_add(av, x[j][v], acc[i][p * VPP + v]);
-                    }
-            }
+        for (; k + 4 * QUADS <= end; k += 4 * QUADS)
+            UNROLL for (int p = 0; p < panels; p++)
+                steps_nt(r, a + (k - at) * r->a_k, col[p], k, QUADS, rows, p, acc);
+        for (; QUADS > 1 && k + 4 <= end; k += 4)
+            UNROLL for (int p = 0; p < panels; p++)
+                steps_nt(r, a + (k - at) * r->a_k, col[p], k, 1, rows, p, acc);
         for (; k < end; k++)
             UNROLL for (int v = 0; v < nv; v++) {
                 vec x = gathered(col[v / VPP], k, v % VPP);
@@ -367,24 +390,23 @@ INLINE void columns_nt(const kb_rows *r, int64_t n, int rows, int panels)
     }
 }
 
-#define NT(rows) \
+/* Two panels at a time hide the latency of short chains; more rows have chains enough, and no registers for two. */
+#define NT(rows, p) \
     static void nt_##rows(const kb_rows *r) \
     { \
         int64_t n = 0; \
-        if (PANELS_NT > 1) \
-            for (; n + (PANELS_NT - 1) * PANEL < r->n; n += PANELS_NT * PANEL) \
+        if (PANELS_NT > 1 && (rows) <= 4) \
+            for (; n + PANEL < r->n; n += 2 * PANEL) \
                 columns_nt(r, n, rows, PANELS_NT); \
         for (; n < r->n; n += PANEL) \
             columns_nt(r, n, rows, 1); \
     }
-NT(1)
-NT(2)
-NT(3)
-NT(4)
+EACH_ROWS_NT(NT, 0)
 
 static void product_nt(const kb_rows *r)
 {
-    static void (*const nt[ROWS_NT])(const kb_rows *) = {nt_1, nt_2, nt_3, nt_4};
+#define IN_NT(rows, p) nt_##rows,
+    static void (*const nt[ROWS_NT])(const kb_rows *) = {EACH_ROWS_NT(IN_NT, 0)};
     nt[r->rows - 1](r);
 }
 

@@ -1,8 +1,8 @@
 /* gemm_types_isa.c: matrix products of f64, i32 and i64, compiled once per instruction set.
  *
- * Simple and exact in order (gemm.h): panels of 8 columns of B over at most 256 steps of k are packed on the stack, against four rows of A
- * at a time read in place. f64 is a chain of fma, which is the C library's where the instruction set has none: right, and slow. Integers are
- * multiplied and added as unsigned ones, so that they wrap.
+ * Simple and exact in order (gemm.h): panels of 8 columns of B over at most 256 steps of k are packed on the stack, against four
+ * rows of A at a time read in place. f64 is a chain of fma, which is the C library's where the instruction set has none: right, and
+ * slow. Integers are multiplied and added as unsigned ones, so that they wrap.
  */
 #include "runtime/kernels/gemm_kernels.h"
 #include <math.h>

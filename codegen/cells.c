@@ -1,0 +1,299 @@
+/* cells.c: from a group's nodes to cells: the decomposition of reductions and composites, in the order of operations that the eager kernels have
+ * (CAPTURE 15 to 17), so that bits are equal by construction.
+ *
+ *   mean      sum / n                                       var   d = x - mean; sum(d·d) / max(n - correction, 0)
+ *   softmax   m = max + 0; e = exp(x - m); e / sum(e)       std   sqrt(var)
+ *   log_softmax (x - m) - log(sum(e))                       logsumexp  m = max + 0, 0 where infinite; m + log(sum(exp(x - m)))
+ *   layer_norm r = 1 / sqrt(var + eps); ((x - mean)·r)·w + b
+ *
+ * The maximum there is order-free (LP_RED_MAX_ANY): NaNs reach the result through exp, and + 0 fixes the sign of a zero.
+ */
+#include "base/error.h"
+#include "codegen/cells.h"
+#include <string.h>
+
+static uint8_t register_type(kn_dtype d) { return d == KN_BOOL ? LP_PRED : (uint8_t)d; }
+
+int16_t cg_cell_add(cg_cells *c, cg_cell cell)
+{
+    for (int k = 0; k < cell.n_in; k++)
+        if (cell.in[k] < 0)
+            c->full = true;
+    if (c->n == CG_MAX_CELLS || c->full) {
+        c->full = true;
+        return -1;
+    }
+    cell.spill = -1;
+    cell.memo_phase = -1;
+    cell.memo = CG_BAD;
+    bool element = false;
+    for (int k = 0; k < cell.n_in; k++) {
+        const cg_cell *in = &c->v[cell.in[k]];
+        if (in->time > cell.time)
+            cell.time = in->time;
+        element |= !in->row;
+    }
+    if (cell.kind == CELL_REDUCE) {
+        cell.row = true;
+        cell.time++;
+    } else if (cell.kind == CELL_CONST || cell.kind == CELL_SCALAR) {
+        cell.row = true;
+    } else if (cell.kind != CELL_LOAD) {
+        cell.row = !element && c->space.inner;
+    }
+    c->v[c->n] = cell;
+    return (int16_t)c->n++;
+}
+
+static int16_t constant(cg_cells *c, uint8_t type, double v)
+{
+    return cg_cell_add(c, (cg_cell){.kind = CELL_CONST, .type = type, .value = v, .int_value = v > -9e18 && v < 9e18 ? (int64_t)v : 0});
+}
+
+static int16_t prim(cg_cells *c, lp_op op, uint8_t type, int16_t a, int16_t b)
+{
+    int cost = op == LP_DIV || op == LP_SQRT ? 4 : 1;
+    return cg_cell_add(c, (cg_cell){.kind = CELL_PRIM, .op = (uint8_t)op, .type = type, .in = {a, b}, .n_in = lp_op_operands[op], .cost = cost});
+}
+
+static int16_t convert(cg_cells *c, int16_t v, uint8_t type)
+{
+    if (v < 0 || c->v[v].type == type)
+        return v;
+    return cg_cell_add(c, (cg_cell){.kind = CELL_CONVERT, .type = type, .in = {v}, .n_in = 1, .cost = 1});
+}
+
+static int16_t reduce(cg_cells *c, lp_reduce kind, int16_t v)
+{
+    if (v < 0)
+        return v;
+    return cg_cell_add(c, (cg_cell){.kind = CELL_REDUCE, .op = (uint8_t)kind, .type = c->v[v].type, .in = {v}, .n_in = 1});
+}
+
+static int16_t function(cg_cells *c, const char *name, int16_t v)
+{
+    if (v < 0)
+        return v;
+    kn_dtype math = (kn_dtype)c->v[v].type;
+    return cg_cell_add(c, (cg_cell){.kind = CELL_BODY, .body = cg_body_find(name, math), .math = math, .type = (uint8_t)math, .in = {v}, .n_in = 1,
+                                    .cost = cg_body_cost(name, math)});
+}
+
+/* ---- operands ---------------------------------------------------------------------------------------------------------------------- */
+static int buffer_of(cg_cells *c, const cg_access *a)
+{
+    for (int i = 0; i < c->n_buffers; i++)
+        if (cg_access_same(&c->space, &c->access[i], a))
+            return i;
+    if (c->n_buffers == CG_MAX_BUFFERS) {
+        c->full = true;
+        return 0;
+    }
+    c->access[c->n_buffers] = *a;
+    return c->n_buffers++;
+}
+
+static int16_t weak(cg_cells *c, ir_ref r)
+{
+    const ir_graph *g = c->f->g;
+    const ir_node *n = ir_get(g, r);
+    kn_dtype d = g->types[n->type].dtype;
+    if (n->op == IR_CONST) {
+        int64_t bits;
+        memcpy(&bits, &g->consts[n->attr], sizeof bits);
+        cg_cell k = {.kind = CELL_CONST, .type = register_type(d), .value = g->consts[n->attr], .int_value = bits};
+        if (d != KN_F64)
+            k.value = (double)bits;
+        return cg_cell_add(c, k);
+    }
+    int at = 0;
+    while (at < c->n_scalars && c->scalar[at] != (int32_t)n->attr)
+        at++;
+    if (at == 32) {
+        c->full = true;
+        return -1;
+    }
+    if (at == c->n_scalars)
+        c->scalar[c->n_scalars++] = (int32_t)n->attr;
+    return cg_cell_add(c, (cg_cell){.kind = CELL_SCALAR, .type = register_type(d), .scalar = (int16_t)at});
+}
+
+static int position(const cg_group *g, int32_t node)
+{
+    for (int i = 0; i < g->n; i++)
+        if (g->nodes[i] == node)
+            return i;
+    return -1;
+}
+
+/* Value of operand `ref` (number k, or -1 for an operand known by reference only) of a node: made in the group, or loaded. */
+static int16_t operand(cg_cells *c, uint32_t node, ir_ref ref)
+{
+    const ir_graph *g = c->f->g;
+    const ir_node *n = &g->nodes[node];
+    if (cg_is_weak(g, ref))
+        return weak(c, ref);
+    for (int k = 0; k < n->n_in; k++) {
+        if (!ir_same(ir_in(g, n, k), ref))
+            continue;
+        int32_t src = c->f->src[n->in + (uint32_t)k];
+        int at = src >= 0 ? position(c->group, src) : -1;
+        if (at >= 0)
+            return c->of_node[at];
+        break;
+    }
+    cg_access a;
+    if (!cg_access_ref(c->f, &c->space, node, ref, &a)) {
+        c->full = true;
+        return -1;
+    }
+    int b = buffer_of(c, &a);
+    c->read[b] = true;
+    return cg_cell_add(c, (cg_cell){.kind = CELL_LOAD, .type = register_type(a.dtype), .row = a.row, .buffer = (int16_t)b, .cost = 1});
+}
+
+static int16_t operand_as(cg_cells *c, uint32_t node, int k, uint8_t type)
+{
+    return convert(c, operand(c, node, ir_in(c->f->g, &c->f->g->nodes[node], k)), type);
+}
+
+/* ---- nodes ----------------------------------------------------------------------------------------------------------------------------- */
+static int16_t pointwise(cg_cells *c, uint32_t node)
+{
+    const cg_fact *m = &c->f->node[node];
+    cg_recipe r;
+    if (!cg_recipe_of(c->f->g, node, m->math, &r))
+        return -1;
+    if (!r.body)
+        return convert(c, operand(c, node, r.in[0]), register_type(r.out));
+    const char *sig = cg_body_signature(r.body);
+    uint8_t math = register_type(m->math);
+    cg_cell cell = {.kind = CELL_BODY, .body = r.body, .math = m->math, .n_in = (int16_t)r.n, .cost = m->cost};
+    for (int k = 0; k < r.n; k++) {
+        uint8_t type = sig[k] == 'B' ? LP_PRED : math;
+        cell.in[k] = ir_is(r.in[k]) ? convert(c, operand(c, node, r.in[k]), type) : constant(c, type, r.fallback[k]);
+    }
+    cell.type = cg_body_gives_bool(r.body) ? LP_PRED : math;
+    return convert(c, cg_cell_add(c, cell), register_type(r.out));
+}
+
+static int16_t mean_of(cg_cells *c, int16_t x, int64_t n)
+{
+    uint8_t t = x < 0 ? LP_PRED : c->v[x].type;
+    return prim(c, LP_DIV, t, reduce(c, LP_RED_SUM, x), constant(c, t, (double)n));
+}
+
+/* d = x - mean in *d; the sum of squares over n - correction */
+static int16_t var_of(cg_cells *c, int16_t x, int64_t n, int64_t correction, int16_t *d)
+{
+    uint8_t t = x < 0 ? LP_PRED : c->v[x].type;
+    *d = prim(c, LP_SUB, t, x, mean_of(c, x, n));
+    int64_t count = n > correction ? n - correction : 0;
+    return prim(c, LP_DIV, t, reduce(c, LP_RED_SUM, prim(c, LP_MUL, t, *d, *d)), constant(c, t, (double)count));
+}
+
+static int16_t row_max(cg_cells *c, int16_t x)
+{
+    uint8_t t = x < 0 ? LP_PRED : c->v[x].type;
+    return prim(c, LP_ADD, t, reduce(c, LP_RED_MAX_ANY, x), constant(c, t, 0));
+}
+
+static int16_t logsumexp(cg_cells *c, int16_t x)
+{
+    uint8_t t = x < 0 ? LP_PRED : c->v[x].type;
+    int16_t m = row_max(c, x), zero = constant(c, t, 0);
+    int16_t infinite = prim(c, LP_EQ, LP_PRED, prim(c, LP_ABS, t, m, 0), constant(c, t, __builtin_inf()));
+    m = cg_cell_add(c, (cg_cell){.kind = CELL_PRIM, .op = LP_SEL, .type = t, .in = {infinite, zero, m}, .n_in = 3, .cost = 1});
+    int16_t s = reduce(c, LP_RED_SUM, function(c, "exp", prim(c, LP_SUB, t, x, m)));
+    return prim(c, LP_ADD, t, m, function(c, "log", s));
+}
+
+static int16_t reduction(cg_cells *c, uint32_t node)
+{
+    const ir_graph *g = c->f->g;
+    const ir_node *n = &g->nodes[node];
+    const cg_fact *m = &c->f->node[node];
+    kb_opcode op = (kb_opcode)n->op;
+    bool logic = op == OP_all || op == OP_any;
+    uint8_t t = logic ? LP_PRED : register_type(m->math);
+    int16_t x = operand_as(c, node, 0, t), d, r = -1;
+    if (op == OP_sum || op == OP_prod)
+        r = reduce(c, op == OP_sum ? LP_RED_SUM : LP_RED_PROD, x);
+    else if (op == OP_amax || op == OP_amin)
+        r = reduce(c, op == OP_amax ? LP_RED_MAX : LP_RED_MIN, x);
+    else if (logic)
+        r = reduce(c, op == OP_all ? LP_RED_AND : LP_RED_OR, x);
+    else if (op == OP_mean)
+        r = mean_of(c, x, m->inner);
+    else if (op == OP_logsumexp)
+        r = logsumexp(c, x);
+    else if (op == OP_var || op == OP_std)
+        r = var_of(c, x, m->inner, *kb_word(kb_op_info(op), ir_words(g, n), 2), &d);
+    if (op == OP_std)
+        r = prim(c, LP_SQRT, t, r, 0);
+    return convert(c, r, register_type(g->types[n->type].dtype));
+}
+
+static int16_t softmax(cg_cells *c, uint32_t node)
+{
+    uint8_t t = (uint8_t)c->f->node[node].math;
+    int16_t x = operand_as(c, node, 0, t);
+    int16_t d = prim(c, LP_SUB, t, x, row_max(c, x)), e = function(c, "exp", d), s = reduce(c, LP_RED_SUM, e);
+    if (c->f->g->nodes[node].op == OP_log_softmax)
+        return prim(c, LP_SUB, t, d, function(c, "log", s));
+    return prim(c, LP_DIV, t, e, s);
+}
+
+static int16_t layer_norm(cg_cells *c, uint32_t node)
+{
+    const ir_graph *g = c->f->g;
+    const ir_node *n = &g->nodes[node];
+    uint8_t t = (uint8_t)c->f->node[node].math;
+    int16_t x = operand_as(c, node, 0, t), d;
+    int16_t var = var_of(c, x, c->f->node[node].inner, 0, &d);
+    bool has_eps = n->n_in > 3 && ir_is(ir_in(g, n, 3));
+    int16_t eps = has_eps ? operand_as(c, node, 3, t) : constant(c, t, 1e-5);
+    int16_t r = prim(c, LP_DIV, t, constant(c, t, 1), prim(c, LP_SQRT, t, prim(c, LP_ADD, t, var, eps), 0));
+    int16_t v = prim(c, LP_MUL, t, d, r);
+    if (n->n_in > 1 && ir_is(ir_in(g, n, 1)))
+        v = prim(c, LP_MUL, t, v, operand_as(c, node, 1, t));
+    if (n->n_in > 2 && ir_is(ir_in(g, n, 2)))
+        v = prim(c, LP_ADD, t, v, operand_as(c, node, 2, t));
+    return v;
+}
+
+static int16_t value_of(cg_cells *c, uint32_t node)
+{
+    switch ((cg_kind)c->f->node[node].kind) {
+    case CG_POINT: case CG_WRITE: case CG_COPY: return pointwise(c, node);
+    case CG_REDUCE: return reduction(c, node);
+    case CG_SOFTMAX: return softmax(c, node);
+    case CG_NORM: return layer_norm(c, node);
+    case CG_SKIP: case CG_EAGER: break;
+    }
+    return -1;
+}
+
+bool cg_cells_build(cg_cells *c, const cg_facts *f, const cg_group *group)
+{
+    c->f = f;
+    c->group = group;
+    if (!cg_space_make(f, group->nodes, group->n, &c->space))
+        return false;
+    for (int i = 0; i < group->n; i++) {
+        uint32_t node = (uint32_t)group->nodes[i];
+        int16_t v = value_of(c, node);
+        c->of_node[i] = v;
+        if (v < 0 || c->full)
+            return false;
+        if (!cg_is_stored(f, f->node[node].group, node))
+            continue;
+        cg_access a;
+        if (!cg_access_result(f, &c->space, node, &a))
+            return false;
+        int b = buffer_of(c, &a);
+        c->written[b] = true;
+        c->stores[c->n_stores++] = (cg_store){v, (int16_t)b, a.row};
+    }
+    return !c->full;
+}

@@ -1,0 +1,311 @@
+/* facts.c: what a graph's nodes are to the code generator, and the order that must hold between them.
+ *
+ * ORDER. A node depends on the last writer of each storage that it reads; a write depends on the last writer of its storage and on all that have
+ * read it since. Inputs of one alias class are one storage here. A fresh result is the first write of its own storage.
+ *
+ * KIND. What can be part of a generated kernel: pointwise ops with a body, in bool, i32, i64, f32 or f64; copies that views make; writes whose target is
+ * no operand seen through another map; reductions over trailing axes; softmax and layer_norm over trailing axes. The rest is CG_EAGER, empty tensors
+ * included.
+ */
+#include "base/body.h"
+#include "base/error.h"
+#include "codegen/internal.h"
+#include <stdio.h>
+#include <string.h>
+
+int64_t cg_numel(const kb_type *t)
+{
+    int64_t n = 1;
+    for (int d = 0; d < t->rank; d++)
+        n *= t->size[d].v;
+    return n;
+}
+
+kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type *types)
+{
+    const ir_node *n = &g->nodes[node];
+    for (int k = 0; k < n->n_in; k++) {
+        ir_ref r = ir_in(g, n, k);
+        if (ir_is(r))
+            types[k] = *ir_type(g, r);
+        else
+            memset(&types[k], 0, sizeof types[k]);
+    }
+    *in = (kb_infer){.op = (kb_opcode)n->op, .info = kb_op_info((kb_opcode)n->op), .n_in = n->n_in, .in = types, .words = ir_words(g, n)};
+    return kb_infer_run(in);
+}
+
+static bool computes(kn_dtype d) { return d == KN_BOOL || d == KN_I32 || d == KN_I64 || d == KN_F32 || d == KN_F64; }
+static bool is_float(kn_dtype d) { return d == KN_F32 || d == KN_F64; }
+
+bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r)
+{
+    const ir_node *n = &g->nodes[node];
+    kb_opcode op = (kb_opcode)n->op;
+    const kb_opinfo *info = kb_op_info(op);
+    unsigned present = 0;
+    int from[4];
+    *r = (cg_recipe){.out = g->types[n->type].dtype};
+    if (info->cls == KB_VIEW || op == OP_full) {        /* a copy; full: of its only operand */
+        r->n = 1;
+        r->in[0] = ir_in(g, n, 0);
+        return true;
+    }
+    for (int k = 0; k < n->n_in; k++)
+        present |= (unsigned)ir_is(ir_in(g, n, k)) << k;
+    kb_body_id body = kb_body_of(op, ir_words(g, n), present, math);
+    if (body == KB_B_NONE)
+        return false;
+    r->n = kb_body_operands(op, body, present, from);
+    for (int k = 0; k < r->n; k++) {
+        r->in[k] = from[k] < n->n_in ? ir_in(g, n, from[k]) : IR_NONE;
+        r->fallback[k] = from[k] < info->n_args ? info->args[from[k]].fallback : 0;
+    }
+    if (body == KB_B_COPY)
+        return true;
+    snprintf(r->name, sizeof r->name, "%s", kb_body_rows[body].name);
+    r->body = cg_body_find(r->name, math);
+    return r->body && cg_body_gives_bool(r->body) == (kb_body_rows[body].result == 'B');
+}
+
+/* ---- kinds ---------------------------------------------------------------------------------------------------------------------- */
+static bool dtypes_compute(const ir_graph *g, const ir_node *n)
+{
+    for (int k = 0; k < n->n_in; k++)
+        if (ir_is(ir_in(g, n, k)) && !computes(ir_type(g, ir_in(g, n, k))->dtype))
+            return false;
+    return computes(g->types[n->type].dtype);
+}
+
+/* The reduced part when `dims` (a word list; empty or -1: all) is a run of trailing axes of x, else 0. */
+static int64_t trailing(const kb_type *x, const int64_t *list)
+{
+    unsigned mask = 0;
+    int64_t inner = 1;
+    if (list[0] <= 0)
+        return x->rank ? cg_numel(x) : 0;
+    for (int64_t i = 0; i < list[0]; i++)
+        mask |= 1u << (list[1 + i] < 0 ? list[1 + i] + x->rank : list[1 + i]);
+    for (int d = x->rank - 1; d >= 0 && (mask >> d & 1); d--) {
+        inner *= x->size[d].v;
+        mask &= ~(1u << d);
+    }
+    return mask ? 0 : inner;
+}
+
+static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
+{
+    const kb_type *x = ir_type(g, ir_in(g, n, 0));
+    kb_opcode op = (kb_opcode)n->op;
+    kn_dtype in = x->dtype, out = g->types[n->type].dtype;
+    bool logic = op == OP_all || op == OP_any;
+    if (op == OP_argmax || op == OP_argmin || (!logic && in == KN_BOOL && (op == OP_amax || op == OP_amin)))
+        return CG_EAGER;
+    if (!logic && out != f->math)
+        return CG_EAGER;
+    f->inner = trailing(x, ir_words(g, n));
+    f->numel = cg_numel(x);
+    /* One row of a huge tensor: the eager kernel splits it among threads, a row here is one thread's. */
+    if (f->inner == 0 || (f->numel / f->inner < 4 && f->inner > 1 << 16))
+        return CG_EAGER;
+    f->cost = op == OP_logsumexp ? 40 : op == OP_var || op == OP_std ? 10 : 3;
+    return CG_REDUCE;
+}
+
+static cg_kind composite_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
+{
+    const kb_type *x = ir_type(g, ir_in(g, n, 0));
+    const int64_t *w = ir_words(g, n);
+    if (!is_float(x->dtype) || g->types[n->type].dtype != x->dtype || x->rank == 0)
+        return CG_EAGER;
+    f->numel = cg_numel(x);
+    f->inner = 1;
+    if (n->op == OP_layer_norm) {
+        for (int k = 1; k < n->n_in; k++)
+            if (ir_is(ir_in(g, n, k)) && ir_type(g, ir_in(g, n, k))->dtype != x->dtype && !cg_is_weak(g, ir_in(g, n, k)))
+                return CG_EAGER;
+        for (int64_t i = 0; i < w[0]; i++)
+            f->inner *= x->size[x->rank - 1 - i].v;
+        f->cost = 15;
+        return CG_NORM;
+    }
+    if (w[0] != x->rank - 1 && w[0] != -1)
+        return CG_EAGER;
+    f->inner = x->size[x->rank - 1].v;
+    f->cost = 45;
+    return CG_SOFTMAX;
+}
+
+/* A write whose operands see its storage otherwise than the target does takes copies: the eager door does that. */
+static bool write_is_clean(const cg_facts *f, const ir_graph *g, uint32_t at)
+{
+    const ir_node *n = &g->nodes[at];
+    const kb_type *t = &g->types[n->type];
+    ir_ref target = ir_in(g, n, 0);
+    for (int d = 0; d < t->rank; d++)
+        if (t->size[d].v > 1 && t->stride[d].v == 0)
+            return false;
+    for (int k = 1; k < n->n_in; k++) {
+        ir_ref r = ir_in(g, n, k);
+        if (!ir_is(r) || cg_is_weak(g, r) || f->node[r.i - 1].hazard != f->node[target.i - 1].hazard)
+            continue;
+        const kb_type *x = ir_type(g, r);
+        if (ir_get(g, r)->root != ir_get(g, target)->root || ir_offset(g, r) != ir_offset(g, target) || x->rank != t->rank)
+            return false;
+        for (int d = 0; d < t->rank; d++)
+            if (x->size[d].v != t->size[d].v || x->stride[d].v != t->stride[d].v)
+                return false;
+    }
+    return true;
+}
+
+static cg_kind kind_of(cg_facts *f, uint32_t at)
+{
+    const ir_graph *g = f->g;
+    const ir_node *n = &g->nodes[at];
+    cg_fact *me = &f->node[at];
+    if (n->op >= OP_COUNT)
+        return CG_SKIP;
+    const kb_opinfo *info = kb_op_info((kb_opcode)n->op);
+    bool copies = info->cls == KB_VIEW && !(n->flags & IR_N_VIEW);
+    if (info->cls == KB_VIEW && !copies)
+        return CG_SKIP;
+    const kb_type *domain = copies ? ir_type(g, ir_in(g, n, 0)) : &g->types[n->type];
+    me->numel = cg_numel(domain);
+    if (f->all_eager || me->numel == 0 || !dtypes_compute(g, n) || !computes(me->math))
+        return CG_EAGER;
+    cg_recipe r;
+    if (copies)
+        return me->cost = 1, CG_COPY;
+    if (info->cls == KB_REDUCTION || info->cls == KB_COMPOSITE) {
+        if (cg_numel(ir_type(g, ir_in(g, n, 0))) == 0)
+            return CG_EAGER;
+        return info->cls == KB_REDUCTION ? reduction_kind(g, n, me) : composite_kind(g, n, me);
+    }
+    if (info->cls != KB_POINTWISE && info->cls != KB_WRITE && n->op != OP_full)
+        return CG_EAGER;
+    if (!cg_recipe_of(g, at, me->math, &r) || (info->cls == KB_WRITE && !write_is_clean(f, g, at)))
+        return CG_EAGER;
+    me->cost = r.body ? cg_body_cost(r.name, me->math) : 1;
+    return me->cost > CG_MAX_COST / 2 ? CG_EAGER : info->cls == KB_WRITE ? CG_WRITE : CG_POINT;
+}
+
+/* ---- order ---------------------------------------------------------------------------------------------------------------------- */
+typedef struct trail { int32_t writer; int32_t *readers; int64_t n, cap; } trail;      /* of one storage, so far */
+
+static bool add_dep(cg_facts *f, cg_fact *me, int32_t on, int32_t self)
+{
+    if (on < 0 || on == self)
+        return true;
+    for (int32_t i = me->first_dep; i < me->first_dep + me->n_deps; i++)
+        if (f->deps[i] == on)
+            return true;
+    me->n_deps++;
+    return KB_PUSH(&f->deps, &f->n_deps, &f->cap_deps, on);
+}
+
+static bool note_node(cg_facts *f, trail *trails, uint32_t at)
+{
+    const ir_graph *g = f->g;
+    const ir_node *n = &g->nodes[at];
+    cg_fact *me = &f->node[at];
+    int32_t self = (int32_t)at;
+    me->first_dep = (int32_t)f->n_deps;
+    bool write = kb_op_info((kb_opcode)n->op)->cls == KB_WRITE;
+    for (int k = 0; k < n->n_in; k++) {
+        ir_ref r = ir_in(g, n, k);
+        f->src[n->in + (uint32_t)k] = -1;
+        if (!ir_is(r) || cg_is_weak(g, r))
+            continue;
+        trail *t = &trails[f->node[r.i - 1].hazard];
+        f->src[n->in + (uint32_t)k] = t->writer;
+        if (!add_dep(f, me, t->writer, self))
+            return false;
+        if (!(write && k == 0) && !KB_PUSH(&t->readers, &t->n, &t->cap, self))
+            return false;
+    }
+    trail *own = &trails[me->hazard];
+    if (write) {
+        for (int64_t i = 0; i < own->n; i++)
+            if (!add_dep(f, me, own->readers[i], self))
+                return false;
+        own->n = 0;
+    }
+    own->writer = self;
+    return true;
+}
+
+/* Roots for ordering: inputs of an alias class share the first one's. */
+static void set_hazards(cg_facts *f)
+{
+    const ir_graph *g = f->g;
+    for (int64_t i = 0; i < g->n_nodes; i++)
+        f->node[i].hazard = g->nodes[i].root;
+    for (int64_t i = 0; i < g->n_inputs; i++)
+        for (int64_t j = 0; j < i; j++)
+            if (g->alias[i] && g->alias[i] == g->alias[j]) {
+                f->node[g->inputs[i].i - 1].hazard = f->node[g->inputs[j].i - 1].hazard;
+                break;
+            }
+    for (int64_t i = 0; i < g->n_nodes; i++)
+        f->node[i].hazard = f->node[g->nodes[i].root].hazard;
+}
+
+static kn_status note_all(cg_facts *f, trail *trails)
+{
+    const ir_graph *g = f->g;
+    kb_type types[KB_MAX_IN];
+    for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        cg_fact *me = &f->node[i];
+        me->group = me->writer = CG_NONE32;
+        if (n->op == IR_PROJ) {         /* its storage is written by the operator */
+            me->writer = f->node[ir_in(g, n, 0).i - 1].writer;
+            trails[me->hazard].writer = me->writer;
+            continue;
+        }
+        if (n->op >= OP_COUNT)
+            continue;
+        kb_infer in;
+        kn_status s = cg_infer_node(g, i, &in, types);
+        if (s != KN_OK)
+            return s;
+        me->math = in.math;
+        me->kind = (uint8_t)kind_of(f, i);
+        if (me->kind == CG_SKIP)
+            continue;
+        me->writer = (int32_t)i;
+        if (!note_node(f, trails, i))
+            return kb_error_status();
+    }
+    return KN_OK;
+}
+
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager)
+{
+    *f = (cg_facts){.g = g, .all_eager = all_eager};
+    size_t n = (size_t)g->n_nodes + 1;
+    f->node = kb_calloc(n, sizeof *f->node);
+    f->src = kb_calloc((size_t)g->n_operands + 1, sizeof *f->src);
+    trail *trails = kb_calloc(n, sizeof *trails);
+    kn_status s = f->node && f->src && trails ? KN_OK : kb_error_status();
+    if (s == KN_OK) {
+        for (size_t i = 0; i + 1 < n; i++)
+            trails[i].writer = CG_NONE32;
+        set_hazards(f);
+        s = note_all(f, trails);
+    }
+    for (size_t i = 0; trails && i + 1 < n; i++)
+        kb_free(trails[i].readers);
+    kb_free(trails);
+    return s;
+}
+
+void cg_facts_fini(cg_facts *f)
+{
+    kb_free(f->node);
+    kb_free(f->src);
+    kb_free(f->deps);
+    kb_arena_free(&f->arena);
+    *f = (cg_facts){0};
+}

@@ -1,0 +1,358 @@
+/* fuse.c: which nodes share a kernel.
+ *
+ * Every node starts as a group of its own. Groups that pass values to one another are merged in program order, then groups that read the same large
+ * operand. Three questions, three functions:
+ *
+ *   legal       one iteration space fits all members; a value passed inside is read where it was made (same map), for it never reaches memory; where a
+ *               storage is written, every access to it in the group has the same map, so that points stay independent and order is kept; limits hold
+ *   acyclic     no way leads from one group through others to the other
+ *   worthwhile  bytes are saved and code stays small
+ *
+ * Nothing is computed twice by this file; lower.c recomputes cheap values between the phases of a kernel.
+ */
+#include "base/error.h"
+#include "codegen/internal.h"
+#include <string.h>
+
+typedef struct set { int32_t nodes[CG_MAX_NODES]; int n; } set;
+
+static bool unite(const cg_group *a, const cg_group *b, set *s)
+{
+    if (a->n + b->n > CG_MAX_NODES)
+        return false;
+    int i = 0, j = 0;
+    s->n = 0;
+    while (i < a->n || j < b->n)
+        s->nodes[s->n++] = j == b->n || (i < a->n && a->nodes[i] < b->nodes[j]) ? a->nodes[i++] : b->nodes[j++];
+    return true;
+}
+
+static bool contains(const set *s, int32_t node)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->nodes[i] == node)
+            return true;
+    return false;
+}
+
+/* ---- legality -------------------------------------------------------------------------------------------------------------------- */
+typedef struct touches { cg_touch v[CG_MAX_NODES * (CG_MAX_OPERANDS + 1)]; int n; } touches;
+
+static void touch(const cg_space *s, touches *t, const cg_access *a, bool write)
+{
+    for (int i = 0; i < t->n; i++)
+        if (cg_access_same(s, &t->v[i].access, a)) {
+            t->v[i].written |= write;
+            t->v[i].read |= !write;
+            return;
+        }
+    t->v[t->n++] = (cg_touch){*a, !write, write};
+}
+
+static bool collect(const cg_facts *f, const set *s, const cg_space *space, touches *t)
+{
+    const ir_graph *g = f->g;
+    for (int i = 0; i < s->n; i++) {
+        const ir_node *n = &g->nodes[s->nodes[i]];
+        cg_access a, made;
+        for (int k = 0; k < n->n_in; k++) {
+            ir_ref r = ir_in(g, n, k);
+            int32_t src = f->src[n->in + (uint32_t)k];
+            if (!ir_is(r) || cg_is_weak(g, r))
+                continue;
+            if (!cg_access_operand(f, space, (uint32_t)s->nodes[i], k, &a))
+                return false;
+            if (src >= 0 && contains(s, src) && (!cg_access_result(f, space, (uint32_t)src, &made) || !cg_access_same(space, &a, &made)))
+                return false;
+            touch(space, t, &a, false);
+        }
+        if (!cg_access_result(f, space, (uint32_t)s->nodes[i], &a))
+            return false;
+        touch(space, t, &a, true);
+    }
+    return true;
+}
+
+static bool legal(const cg_facts *f, const set *s)
+{
+    cg_space space;
+    touches t = {.n = 0};
+    if (!cg_space_make(f, s->nodes, s->n, &space) || !collect(f, s, &space, &t))
+        return false;
+    for (int i = 0; i < t.n; i++)
+        for (int j = 0; j < t.n; j++)
+            if (i != j && t.v[i].written && f->node[t.v[i].access.root].hazard == f->node[t.v[j].access.root].hazard)
+                return false;           /* same storage, another map */
+    static __thread cg_access accesses[CG_MAX_NODES * (CG_MAX_OPERANDS + 1)];
+    for (int i = 0; i < t.n; i++)
+        accesses[i] = t.v[i].access;
+    cg_nest nest;
+    return cg_nest_make(&space, accesses, t.n, &nest);
+}
+
+/* Pointers that the kernel would take: what is read from outside, and what is left behind. Scratch for two values is set aside. */
+static bool few_buffers(const cg_facts *f, const set *s)
+{
+    const ir_graph *g = f->g;
+    int buffers = 2, scalars = 0;
+    for (int i = 0; i < s->n; i++) {
+        const ir_node *n = &g->nodes[s->nodes[i]];
+        bool kept = false;
+        for (int k = 0; k < n->n_in; k++) {
+            ir_ref r = ir_in(g, n, k);
+            int32_t src = f->src[n->in + (uint32_t)k];
+            bool weak = ir_is(r) && cg_is_weak(g, r);
+            scalars += weak && ir_get(g, r)->op == IR_SCALAR;
+            bool seen = false;          /* the same operand of an earlier member counts once */
+            for (int j = 0; j < i && !seen; j++) {
+                const ir_node *m = &g->nodes[s->nodes[j]];
+                for (int l = 0; l < m->n_in; l++)
+                    seen |= ir_same(ir_in(g, m, l), r);
+            }
+            buffers += ir_is(r) && !weak && !(src >= 0 && contains(s, src)) && !seen;
+        }
+        for (int64_t o = 0; o < g->n_outputs; o++)
+            kept |= g->nodes[g->outputs[o].i - 1].root == n->root;
+        buffers += kept || f->node[s->nodes[i]].kind == CG_WRITE;
+    }
+    return buffers <= CG_MAX_BUFFERS && scalars <= 32;
+}
+
+/* ---- order ------------------------------------------------------------------------------------------------------------------------- */
+typedef struct walk { int32_t *stack; uint32_t *seen; uint32_t stamp; } walk;
+
+/* Does a way lead from group `from` to group `to` through another group? Walks dependences backwards from `to`. */
+static bool way_around(const cg_facts *f, const cg_groups *gs, walk *w, int32_t from, int32_t to)
+{
+    int64_t top = 0;
+    w->stamp++;
+    w->stack[top++] = to;
+    w->seen[to] = w->stamp;
+    while (top) {
+        int32_t at = w->stack[--top];
+        const cg_group *g = &gs->v[at];
+        for (int i = 0; i < g->n; i++) {
+            const cg_fact *m = &f->node[g->nodes[i]];
+            for (int32_t d = m->first_dep; d < m->first_dep + m->n_deps; d++) {
+                int32_t p = f->node[f->deps[d]].group;
+                if (p == from && at != to)
+                    return true;
+                if (p == from || p < 0 || w->seen[p] == w->stamp)
+                    continue;
+                w->seen[p] = w->stamp;
+                w->stack[top++] = p;
+            }
+        }
+    }
+    return false;
+}
+
+static bool acyclic(const cg_facts *f, const cg_groups *gs, walk *w, int32_t a, int32_t b)
+{
+    return !way_around(f, gs, w, a, b) && !way_around(f, gs, w, b, a);
+}
+
+/* ---- merit ------------------------------------------------------------------------------------------------------------------------- */
+/* Fewer bytes always pay; a kernel that grows past the limit spills registers and compiles slowly. */
+static bool worthwhile(const cg_group *a, const cg_group *b) { return a->cost + b->cost <= CG_MAX_COST; }
+
+/* ---- mechanism ----------------------------------------------------------------------------------------------------------------------- */
+static bool merge(cg_facts *f, cg_groups *gs, walk *w, int32_t a, int32_t b)
+{
+    cg_group *x = &gs->v[a], *y = &gs->v[b];
+    static __thread set s;
+    if (a == b || !x->fused || !y->fused || x->dead || y->dead || !worthwhile(x, y) || !unite(x, y, &s) || !few_buffers(f, &s) || !legal(f, &s)
+        || !acyclic(f, gs, w, a, b))
+        return false;
+    int32_t *nodes = kb_arena_alloc(&f->arena, (size_t)s.n * sizeof *nodes);
+    if (!nodes)
+        return false;
+    memcpy(nodes, s.nodes, (size_t)s.n * sizeof *nodes);
+    x->nodes = nodes;
+    x->n = s.n;
+    x->cost += y->cost;
+    y->dead = true;
+    for (int i = 0; i < s.n; i++)
+        f->node[nodes[i]].group = a;
+    return true;
+}
+
+static kn_status start(cg_facts *f, cg_groups *gs)
+{
+    for (int64_t i = 0; i < f->g->n_nodes; i++) {
+        if (f->node[i].kind == CG_SKIP)
+            continue;
+        int32_t *one = kb_arena_alloc(&f->arena, sizeof *one);
+        if (!one)
+            return kb_error_status();
+        *one = (int32_t)i;
+        f->node[i].group = (int32_t)gs->n;
+        set s = {.nodes = {(int32_t)i}, .n = 1};
+        cg_group g = {.nodes = one, .n = 1, .fused = f->node[i].kind != CG_EAGER, .cost = f->node[i].cost};
+        if (g.fused && !legal(f, &s)) {
+            g.fused = false;
+            f->node[i].kind = CG_EAGER;
+        }
+        if (!KB_PUSH(&gs->v, &gs->n, &gs->cap, g))
+            return kb_error_status();
+    }
+    return KN_OK;
+}
+
+static void merge_chains(cg_facts *f, cg_groups *gs, walk *w)
+{
+    const ir_graph *g = f->g;
+    for (int64_t i = 0; i < g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        if (f->node[i].group < 0)
+            continue;
+        for (int k = 0; k < n->n_in; k++) {
+            int32_t src = f->src[n->in + (uint32_t)k];
+            if (src >= 0)
+                merge(f, gs, w, f->node[src].group, f->node[i].group);
+        }
+    }
+}
+
+/* Groups that read the same operand through the same storage: one pass over it. */
+static void merge_siblings(cg_facts *f, cg_groups *gs, walk *w, int32_t *last)
+{
+    const ir_graph *g = f->g;
+    for (int64_t i = 0; i < g->n_nodes; i++)
+        last[i] = -1;
+    for (int64_t i = 0; i < g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        if (f->node[i].group < 0 || !gs->v[f->node[i].group].fused)
+            continue;
+        for (int k = 0; k < n->n_in; k++) {
+            ir_ref r = ir_in(g, n, k);
+            if (!ir_is(r) || cg_is_weak(g, r) || cg_numel(ir_type(g, r)) != f->node[i].numel)
+                continue;
+            uint32_t root = ir_get(g, r)->root;
+            if (last[root] >= 0)
+                merge(f, gs, w, f->node[last[root]].group, f->node[i].group);
+            last[root] = (int32_t)i;
+        }
+    }
+}
+
+kn_status cg_fuse(cg_facts *f, cg_groups *gs)
+{
+    kn_status s = start(f, gs);
+    walk w = {0};
+    int32_t *last = kb_calloc((size_t)f->g->n_nodes + 1, sizeof *last);
+    w.stack = kb_calloc((size_t)gs->n + 1, sizeof *w.stack);
+    w.seen = kb_calloc((size_t)gs->n + 1, sizeof *w.seen);
+    if (!last || !w.stack || !w.seen)
+        s = kb_error_status();
+    if (s == KN_OK) {
+        merge_chains(f, gs, &w);
+        merge_siblings(f, gs, &w, last);
+    }
+    kb_free(last);
+    kb_free(w.stack);
+    kb_free(w.seen);
+    return s;
+}
+
+void cg_groups_fini(cg_groups *gs)
+{
+    kb_free(gs->v);
+    kb_free(gs->order);
+    *gs = (cg_groups){0};
+}
+
+bool cg_is_stored(const cg_facts *f, int32_t group, uint32_t node)
+{
+    const ir_graph *g = f->g;
+    uint32_t root = g->nodes[node].root;
+    for (int64_t i = (int64_t)node + 1; i < g->n_nodes; i++)    /* a later member writes it again */
+        if (f->node[i].group == group && f->node[i].writer == (int32_t)i && g->nodes[i].root == root)
+            return false;
+    if (g->nodes[root].op == IR_INPUT)
+        return true;
+    for (int64_t o = 0; o < g->n_outputs; o++)
+        if (g->nodes[g->outputs[o].i - 1].root == root)
+            return true;
+    for (int64_t i = (int64_t)node + 1; i < g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        if (f->node[i].group < 0 || f->node[i].group == group)
+            continue;
+        for (int k = 0; k < n->n_in; k++)
+            if (ir_is(ir_in(g, n, k)) && ir_get(g, ir_in(g, n, k))->root == root)
+                return true;
+    }
+    return false;
+}
+
+/* ---- order of groups ------------------------------------------------------------------------------------------------------------------ */
+static bool writes_input(const cg_facts *f, const cg_group *g)
+{
+    for (int i = 0; i < g->n; i++) {
+        const ir_node *n = &f->g->nodes[g->nodes[i]];
+        if (kb_op_info((kb_opcode)n->op)->cls == KB_WRITE && f->g->nodes[n->root].op == IR_INPUT)
+            return true;
+    }
+    return false;
+}
+
+static bool checks(const cg_facts *f, const cg_group *g)
+{
+    return !g->fused && (kb_op_info((kb_opcode)f->g->nodes[g->nodes[0]].op)->flags & KB_F_CHECKS);
+}
+
+static bool is_ready(const cg_facts *f, const cg_group *g, int32_t self, const uint8_t *done)
+{
+    for (int i = 0; i < g->n; i++) {
+        const cg_fact *m = &f->node[g->nodes[i]];
+        for (int32_t d = m->first_dep; d < m->first_dep + m->n_deps; d++) {
+            int32_t p = f->node[f->deps[d]].group;
+            if (p != self && p >= 0 && !done[p])
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Program order of first members, as far as dependences allow; writes to inputs wait for the checks of values that can come before them. */
+kn_status cg_order(cg_facts *f, cg_groups *gs)
+{
+    uint8_t *done = kb_calloc((size_t)gs->n + 1, 1);
+    gs->order = kb_calloc((size_t)gs->n + 1, sizeof *gs->order);
+    int64_t left = 0, checks_left = 0;
+    if (!done || !gs->order) {
+        kb_free(done);
+        return kb_error_status();
+    }
+    for (int64_t i = 0; i < gs->n; i++) {
+        left += !gs->v[i].dead;
+        checks_left += !gs->v[i].dead && checks(f, &gs->v[i]);
+    }
+    int64_t first = 0;
+    while (left) {
+        int64_t best = -1, waiting = -1;
+        while (first < gs->n && (done[first] || gs->v[first].dead))
+            first++;
+        for (int64_t i = first; i < gs->n; i++) {
+            if (done[i] || gs->v[i].dead || !is_ready(f, &gs->v[i], (int32_t)i, done))
+                continue;
+            bool waits = checks_left && writes_input(f, &gs->v[i]);
+            int64_t *slot = waits ? &waiting : &best;
+            if (*slot < 0 || gs->v[i].nodes[0] < gs->v[*slot].nodes[0])
+                *slot = i;
+            if (!checks_left && *slot == i && gs->v[i].nodes[0] <= gs->v[first].nodes[0])
+                break;
+        }
+        best = best < 0 ? waiting : best;
+        if (best < 0) {
+            kb_free(done);
+            return kb_fail(KN_E_INTERNAL, "groups of a graph wait for each other");
+        }
+        done[best] = 1;
+        left--;
+        checks_left -= checks(f, &gs->v[best]);
+        gs->order[gs->n_order++] = (int32_t)best;
+    }
+    kb_free(done);
+    return KN_OK;
+}

@@ -1,0 +1,185 @@
+/* internal.h: what the files of codegen/ share: facts about a graph, groups, and programs.
+ *
+ * The way of a graph: facts.c (who writes what, which order must hold, what can be fused) → fuse.c (groups) → lower.c (a kernel each) → plan.c (order,
+ * memory) → compile.c (code) → exec.c (run).
+ */
+#ifndef CG_INTERNAL_H
+#define CG_INTERNAL_H
+#include "base/kernel.h"
+#include "codegen/cg.h"
+#include "codegen/emit_math.h"
+
+enum { CG_MAX_DIMS = 16, CG_MAX_NODES = 48, CG_MAX_BUFFERS = 24, CG_MAX_COST = 2000, CG_MAX_OPERANDS = 4, CG_NONE32 = -1 };
+
+/* ---- facts about nodes ---------------------------------------------------------------------------------------------------------- */
+typedef enum cg_kind {
+    CG_SKIP,            /* inputs, scalars, constants, views, projections: nothing happens */
+    CG_POINT,           /* pointwise, with a body */
+    CG_COPY,            /* a view op that copies: iterates over its operand's shape */
+    CG_WRITE,           /* pointwise into operand 0's storage */
+    CG_REDUCE,          /* over trailing axes */
+    CG_SOFTMAX,         /* softmax, log_softmax over the last axis */
+    CG_NORM,            /* layer_norm */
+    CG_EAGER            /* a call of the eager kernel */
+} cg_kind;
+
+typedef struct cg_fact {
+    uint8_t kind;
+    kn_dtype math;
+    int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none) */
+    int32_t group;
+    int32_t writer;             /* the node that gives this value: itself, or for a projection its operator; -1 for inputs and scalars */
+    uint32_t hazard;            /* root for ordering: one node for all inputs of an alias class */
+    int32_t first_dep, n_deps;  /* in deps: nodes that must have run */
+    int cost;
+} cg_fact;
+
+typedef struct cg_facts {
+    const ir_graph *g;
+    kb_arena arena;
+    cg_fact *node;
+    int32_t *src;               /* by operand (index in g->operands): the last node that wrote its storage before, -1: nobody */
+    int32_t *deps;      int64_t n_deps, cap_deps;
+    bool all_eager;
+} cg_facts;
+
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager);
+void cg_facts_fini(cg_facts *f);
+kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type *types);  /* types: KB_MAX_IN of them */
+static inline bool cg_is_weak(const ir_graph *g, ir_ref r) { uint16_t op = ir_get(g, r)->op; return op == IR_SCALAR || op == IR_CONST; }
+int64_t cg_numel(const kb_type *t);
+
+/* How a pointwise node is computed: a row of bodies.def and which operands it takes, or a plain conversion (body NULL). */
+typedef struct cg_recipe {
+    const cg_body *body;
+    char name[24];
+    int n;
+    ir_ref in[CG_MAX_OPERANDS];
+    double fallback[CG_MAX_OPERANDS];   /* where in is IR_NONE */
+    kn_dtype out;
+} cg_recipe;
+bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r);
+
+/* ---- iteration spaces ------------------------------------------------------------------------------------------------------------- */
+/* The row-major index space of a group, cut where any member's shape has a boundary. */
+typedef struct cg_space {
+    int64_t numel, inner;       /* inner: 0 when nothing is reduced */
+    int n, n_outer;             /* dimensions; those before the reduced part */
+    int64_t size[CG_MAX_DIMS];
+} cg_space;
+
+/* Where an operand or result lives at each point of a space. */
+typedef struct cg_access {
+    uint32_t root;
+    kn_dtype dtype;
+    bool row;                   /* touched once a row */
+    int64_t offset, stride[CG_MAX_DIMS];
+} cg_access;
+
+bool cg_space_make(const cg_facts *f, const int32_t *nodes, int n, cg_space *s);
+bool cg_access_operand(const cg_facts *f, const cg_space *s, uint32_t node, int operand, cg_access *a);
+bool cg_access_result(const cg_facts *f, const cg_space *s, uint32_t node, cg_access *a);
+bool cg_access_ref(const cg_facts *f, const cg_space *s, uint32_t node, ir_ref r, cg_access *a);
+bool cg_access_same(const cg_space *s, const cg_access *a, const cg_access *b);
+bool cg_is_row(const cg_facts *f, const cg_space *s, uint32_t node);      /* computed once a row */
+
+/* The space with neighbouring dimensions joined where every access allows it: a kernel's nest. */
+typedef struct cg_nest {
+    int n_outer;
+    int64_t outer[LP_MAX_OUTER], inner;
+    int first[LP_MAX_OUTER + 1];        /* of each nest dimension (the inner one last): the space's innermost dimension in it, -1: size 1 */
+} cg_nest;
+bool cg_nest_make(const cg_space *s, const cg_access *accesses, int n, cg_nest *nest);
+
+/* Everything that a group's members touch, operands and results, each once. */
+typedef struct cg_touch { cg_access access; bool read, written; } cg_touch;
+
+/* ---- groups ----------------------------------------------------------------------------------------------------------------------- */
+typedef struct cg_group {
+    int32_t *nodes;             /* ascending */
+    int n;
+    bool fused, dead /* merged into another */;
+    int cost;
+} cg_group;
+
+typedef struct cg_groups {
+    cg_group *v;        int64_t n, cap;
+    int32_t *order;     int64_t n_order;    /* live groups as they run */
+} cg_groups;
+
+kn_status cg_fuse(cg_facts *f, cg_groups *gs);
+kn_status cg_order(cg_facts *f, cg_groups *gs);
+void cg_groups_fini(cg_groups *gs);
+
+/* Does anybody outside the group need what it leaves in the storage of its member's result? (the last write of that storage in the group only) */
+bool cg_is_stored(const cg_facts *f, int32_t group, uint32_t node);
+
+/* ---- lowered kernels ------------------------------------------------------------------------------------------------------------------ */
+typedef struct cg_lowered {
+    lp_kernel *k;
+    uint32_t root[CG_MAX_BUFFERS];      /* node index of the storage; UINT32_MAX: scratch of one row for each worker */
+    int64_t offset[CG_MAX_BUFFERS];     /* bytes from its first element */
+    int32_t scalar[32];                 /* ordinal of the graph's scalar */
+    int64_t scratch_bytes;              /* a row */
+    int cost;                           /* about instructions an element */
+} cg_lowered;
+kn_status cg_lower(const cg_facts *f, const cg_group *group, int32_t number, cg_lowered *out);
+
+/* ---- programs ------------------------------------------------------------------------------------------------------------------------ */
+/* Where a pointer comes from: a slot of the run's table of bases, plus bytes. */
+typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
+
+typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; compile.c */
+
+typedef struct cg_step {
+    bool eager;
+    /* a kernel */
+    lp_fn fn;                   /* NULL: interpreted */
+    cg_kernel_entry *entry;
+    const lp_kernel *k;
+    int n_ptrs, n_scalars;
+    cg_place *ptrs;
+    uint8_t scratch[CG_MAX_BUFFERS];    /* 1: this pointer is scratch; its place is within a worker's scratch */
+    int32_t *scalars;
+    bool same_scalars;          /* the kernel numbers them as the graph does */
+    bool any_scratch;
+    int64_t rows, inner, n_split, grain;        /* what is split among threads; grain past n_split: never */
+    bool by_rows;
+    /* an eager call */
+    kb_call call;
+    kb_buf *bufs;               /* operands, then results, of the call; data patched in a copy */
+    cg_place *places;
+    uint32_t node;              /* first node, for printing */
+    int32_t group;
+} cg_step;
+
+enum { CG_SLOT_NULL = 0, CG_SLOT_ARENA = 1, CG_SLOT_CONSTS = 2, CG_SLOT_SCALARS = 3, CG_SLOT_INPUT = 4 };   /* then inputs, then outputs */
+
+struct cg_program {
+    kb_arena arena;
+    cg_step *steps;
+    int n_steps, n_inputs, n_outputs, n_scalars;
+    int64_t *output_bytes;
+    int64_t arena_bytes, scratch_bytes /* a worker */;
+    double *consts;
+    int max_bufs;
+    kb_layout **layouts;        int64_t n_layouts, cap_layouts;
+    cg_stats stats;
+    char *text;
+};
+
+kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered /* by group */);
+void cg_program_fini_steps(cg_program *p);
+
+/* compile.c: code for a kernel, shared between equal ones; takes k over. compiled: it was not in the cache. */
+cg_kernel_entry *cg_kernel_get(lp_kernel *k, const char *dump_dir, bool *compiled, double *ms);
+void cg_kernel_release(cg_kernel_entry *e);
+lp_fn cg_kernel_fn(const cg_kernel_entry *e);
+const lp_kernel *cg_kernel_ir(const cg_kernel_entry *e);
+bool cg_interpreting(void);     /* KN_BACKEND=interp */
+const char *cg_env(const char *name);
+
+void cg_dump(const char *dir, const char *file, const char *text);
+char *cg_describe(const cg_program *p, const cg_facts *f);
+
+#endif

@@ -1,0 +1,141 @@
+/* memory.c: loads, stores and prefetches of a body.
+ *
+ * Inner stride 1: one vector access (masked where lanes are dead). Inner stride 0: one element, broadcast. Any other stride: a gather or scatter at
+ * constant distances from the first element. Addresses are row + pos * stride; alignment is promised only to the element, except where the
+ * skeleton has peeled a row to a vector boundary for non-temporal stores (e->nt_buffer).
+ */
+#include "codegen/llvm/ll.h"
+
+static bool contiguous(const lp_buffer *b) { return b->inner_stride == 1; }
+
+bool ll_masks_well(const ll_emit *e, uint32_t buffer)
+{
+    const lp_buffer *b = &e->k->buffers[buffer];
+    int bytes = ll_bytes(b->dtype);
+    if (b->inner_stride == 0)
+        return !b->written;
+    if (e->isa == LL_AVX512)
+        return contiguous(b) || bytes >= 4;
+    return e->isa == LL_AVX2 && bytes >= 4 && (contiguous(b) || !b->written);
+}
+
+static LLVMValueRef address(ll_emit *e, uint32_t buffer, LLVMValueRef pos)
+{
+    const lp_buffer *b = &e->k->buffers[buffer];
+    int64_t step = b->inner_stride * ll_bytes(b->dtype);
+    LLVMValueRef at = LLVMBuildMul(e->b, pos, ll_int(e, step), "");
+    return LLVMBuildGEP2(e->b, e->i8, e->row[buffer], &at, 1, "");
+}
+
+static LLVMValueRef mask_of(ll_emit *e, const ll_active *a)
+{
+    if (a->mask)
+        return a->mask;
+    LLVMValueRef bits[64];
+    for (int i = 0; i < a->width; i++)
+        bits[i] = LLVMConstInt(e->i1t, i < a->count, false);
+    return LLVMConstVector(bits, (unsigned)a->width);
+}
+
+static bool all_live(const ll_active *a) { return a->count == a->width; }
+
+static LLVMValueRef pointers(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos)
+{
+    const lp_buffer *b = &e->k->buffers[buffer];
+    LLVMValueRef offsets = ll_lanes(e, e->i64, width, b->inner_stride * ll_bytes(b->dtype));
+    return LLVMBuildGEP2(e->b, e->i8, address(e, buffer, pos), &offsets, 1, "");
+}
+
+LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueRef pos)
+{
+    const lp_buffer *b = &e->k->buffers[buffer];
+    LLVMTypeRef t = ll_type(e, b->dtype), vt = ll_vector(t, a->width);
+    unsigned bytes = (unsigned)ll_bytes(b->dtype);
+    LLVMValueRef x;
+    if (a->width == 1 || b->inner_stride == 0) {
+        x = LLVMBuildLoad2(e->b, t, address(e, buffer, pos), "");
+        LLVMSetAlignment(x, bytes);
+        return ll_splat(e, x, a->width);
+    }
+    if (contiguous(b) && all_live(a)) {
+        x = LLVMBuildLoad2(e->b, vt, address(e, buffer, pos), "");
+        LLVMSetAlignment(x, bytes);
+        return x;
+    }
+    LLVMValueRef align = LLVMConstInt(e->i32, bytes, false), none = LLVMConstNull(vt);
+    if (contiguous(b)) {
+        LLVMTypeRef over[2] = {vt, e->ptr};
+        LLVMValueRef args[4] = {address(e, buffer, pos), align, mask_of(e, a), none};
+        return ll_call(e, "llvm.masked.load", over, 2, args, 4);
+    }
+    LLVMTypeRef over[2] = {vt, LLVMVectorType(e->ptr, (unsigned)a->width)};
+    LLVMValueRef args[4] = {pointers(e, buffer, a->width, pos), align, mask_of(e, a), none};
+    return ll_call(e, "llvm.masked.gather", over, 2, args, 4);
+}
+
+/* Every element of the row is stored to one place: the last real one stays */
+static LLVMValueRef last_element(ll_emit *e, LLVMValueRef value, const ll_active *a)
+{
+    LLVMValueRef last = a->live ? LLVMBuildSub(e->b, a->live, ll_int(e, 1), "") : ll_int(e, a->count - 1);
+    return LLVMBuildExtractElement(e->b, value, last, "");
+}
+
+void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *a, LLVMValueRef pos)
+{
+    const lp_buffer *b = &e->k->buffers[buffer];
+    unsigned bytes = (unsigned)ll_bytes(b->dtype);
+    LLVMTypeRef vt = LLVMTypeOf(value);
+    if (a->width == 1 || b->inner_stride == 0) {
+        LLVMValueRef x = a->width == 1 ? value : last_element(e, value, a);
+        LLVMSetAlignment(LLVMBuildStore(e->b, x, address(e, buffer, pos)), bytes);
+        return;
+    }
+    if (contiguous(b) && all_live(a)) {
+        LLVMValueRef s = LLVMBuildStore(e->b, value, address(e, buffer, pos));
+        LLVMSetAlignment(s, bytes);
+        if ((int)buffer == e->nt_buffer) {
+            LLVMMetadataRef one = LLVMValueAsMetadata(LLVMConstInt(e->i32, 1, false));
+            LLVMSetMetadata(s, LLVMGetMDKindIDInContext(e->cx, "nontemporal", 11), LLVMMetadataAsValue(e->cx, LLVMMDNodeInContext2(e->cx, &one, 1)));
+            LLVMSetAlignment(s, 64);
+            e->used_nt = true;
+        }
+        return;
+    }
+    LLVMValueRef align = LLVMConstInt(e->i32, bytes, false);
+    if (contiguous(b)) {
+        LLVMTypeRef over[2] = {vt, e->ptr};
+        LLVMValueRef args[4] = {value, address(e, buffer, pos), align, mask_of(e, a)};
+        ll_call(e, "llvm.masked.store", over, 2, args, 4);
+        return;
+    }
+    LLVMTypeRef over[2] = {vt, LLVMVectorType(e->ptr, (unsigned)a->width)};
+    LLVMValueRef args[4] = {value, pointers(e, buffer, a->width, pos), align, mask_of(e, a)};
+    ll_call(e, "llvm.masked.scatter", over, 2, args, 4);
+}
+
+LLVMValueRef ll_load_scalar(ll_emit *e, uint32_t buffer)
+{
+    kn_dtype t = e->k->buffers[buffer].dtype;
+    LLVMValueRef x = LLVMBuildLoad2(e->b, ll_type(e, t), e->row[buffer], "");
+    LLVMSetAlignment(x, (unsigned)ll_bytes(t));
+    return x;
+}
+
+void ll_store_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef value)
+{
+    LLVMSetAlignment(LLVMBuildStore(e->b, value, e->row[buffer]), (unsigned)ll_bytes(e->k->buffers[buffer].dtype));
+}
+
+/* The same elements one step further along the last outer dimension. Past the buffer's end a prefetch does nothing. */
+void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos)
+{
+    const lp_buffer *b = &e->k->buffers[buffer];
+    int bytes = ll_bytes(b->dtype);
+    int64_t ahead = b->stride[e->k->n_outer - 1] * bytes;
+    for (int64_t line = 0; line < (int64_t)width * bytes; line += 64) {
+        LLVMValueRef at = ll_int(e, ahead + line), here = address(e, buffer, pos);
+        LLVMValueRef args[4] = {LLVMBuildGEP2(e->b, e->i8, here, &at, 1, ""), LLVMConstInt(e->i32, 0, false), LLVMConstInt(e->i32, 2, false),
+            LLVMConstInt(e->i32, 1, false)};
+        ll_call(e, "llvm.prefetch", &e->ptr, 1, args, 4);
+    }
+}

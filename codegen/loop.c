@@ -1,0 +1,314 @@
+/* loop.c: building, comparing and checking kernels of the loop IR (loop.h says what they mean).
+ *
+ * Instructions are appended phase after phase, so that each phase is a contiguous run. lp_emit unites equal pure instructions: element values within
+ * their phase, row values within the kernel. Loads are united within a phase: a phase loads before it stores to the same memory, so both give the
+ * same value. Only folds that keep every bit happen here: x * 1.
+ *
+ * lp_verify refuses a kernel that a backend could misread: operands out of order, types that don't agree, element values used across phases,
+ * buffers whose flags lie.
+ */
+#include "codegen/loop.h"
+#include "base/error.h"
+#include <string.h>
+
+const char *const lp_op_names[LP_OP_COUNT] = {
+#define KB_LOOP(name, operands, result) [LP_##name] = #name,
+#include "codegen/loop.def"
+#undef KB_LOOP
+};
+const uint8_t lp_op_operands[LP_OP_COUNT] = {
+#define KB_LOOP(name, operands, result) [LP_##name] = operands,
+#include "codegen/loop.def"
+#undef KB_LOOP
+};
+enum result_rule { RULE_V, RULE_P, RULE_I, RULE_T };
+static const uint8_t rules[LP_OP_COUNT] = {
+#define KB_LOOP(name, operands, result) [LP_##name] = RULE_##result,
+#include "codegen/loop.def"
+#undef KB_LOOP
+};
+
+lp_kernel *lp_new(const char *name)
+{
+    lp_kernel *k = kb_calloc(1, sizeof *k);
+    if (k && name) {
+        size_t n = strlen(name);
+        if (n >= sizeof k->name)
+            n = sizeof k->name - 1;
+        memcpy(k->name, name, n);
+    }
+    return k;
+}
+
+void lp_free(lp_kernel *k)
+{
+    if (!k)
+        return;
+    kb_arena_free(&k->arena);
+    kb_free(k->insts);
+    kb_free(k->buffers);
+    kb_free(k->table);
+    kb_free(k);
+}
+
+kn_status lp_open_phase(lp_kernel *k, lp_phase_kind kind)
+{
+    if (k->n_phases == LP_MAX_PHASES)
+        return kb_fail(KN_E_INTERNAL, "a kernel has more than %d phases", LP_MAX_PHASES);
+    k->phases[k->n_phases++] = (lp_phase){.kind = kind, .first = (uint32_t)k->n_insts};
+    return KN_OK;
+}
+
+bool lp_is_row_value(const lp_kernel *k, uint32_t i)
+{
+    const lp_inst *n = &k->insts[i];
+    return n->op == LP_CONST || n->op == LP_SCALAR || n->op == LP_REDUCE || k->phases[n->phase].kind == LP_ROW;
+}
+
+/* ---- value numbering --------------------------------------------------------------------------------------------------------- */
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    h = (h ^ v) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
+}
+
+/* A name counts by its characters: the same function may be spelled in two places. */
+static uint64_t imm_hash(const lp_inst *i)
+{
+    if (i->op != LP_CALL1 && i->op != LP_CALL2)
+        return i->imm.bits;
+    uint64_t h = 7;
+    for (const char *c = i->imm.name; *c; c++)
+        h = mix(h, (uint8_t)*c);
+    return h;
+}
+
+static bool imm_equal(const lp_inst *a, const lp_inst *b)
+{
+    if (a->op == LP_CALL1 || a->op == LP_CALL2)
+        return strcmp(a->imm.name, b->imm.name) == 0;
+    return a->imm.bits == b->imm.bits;
+}
+
+static uint64_t inst_hash(const lp_inst *i)
+{
+    uint64_t h = mix(i->op, i->type);
+    h = mix(h, i->a);
+    h = mix(h, (uint64_t)i->b << 32 | i->c);
+    return mix(h, imm_hash(i));
+}
+
+static bool inst_equal(const lp_inst *a, const lp_inst *b)
+{
+    return a->op == b->op && a->type == b->type && a->a == b->a && a->b == b->b && a->c == b->c && imm_equal(a, b);
+}
+
+static int table_grow(lp_kernel *k)
+{
+    int64_t size = k->table_size ? k->table_size * 2 : 64;
+    uint32_t *t = kb_calloc((size_t)size, sizeof *t);
+    if (!t)
+        return 0;
+    for (int64_t i = 0; i < k->n_insts; i++) {
+        uint64_t at = inst_hash(&k->insts[i]) & (uint64_t)(size - 1);
+        while (t[at])
+            at = (at + 1) & (uint64_t)(size - 1);
+        t[at] = (uint32_t)i + 1;
+    }
+    kb_free(k->table);
+    k->table = t;
+    k->table_size = size;
+    return 1;
+}
+
+static bool is_one(const lp_inst *i)
+{
+    if (i->op != LP_CONST)
+        return false;
+    float one = 1.0f;
+    double one_d = 1.0;
+    uint32_t bits;
+    uint64_t bits_d;
+    memcpy(&bits, &one, sizeof bits);
+    memcpy(&bits_d, &one_d, sizeof bits_d);
+    return i->type == KN_F32 ? (uint32_t)i->imm.bits == bits : i->type == KN_F64 ? i->imm.bits == bits_d : i->imm.bits == 1;
+}
+
+uint32_t lp_emit(lp_kernel *k, lp_inst i)
+{
+    if (k->n_phases == 0 || (lp_op_operands[i.op] > 0 && i.a == UINT32_MAX) || (lp_op_operands[i.op] > 1 && i.b == UINT32_MAX)
+        || (lp_op_operands[i.op] > 2 && i.c == UINT32_MAX))
+        return UINT32_MAX;
+    if (i.op == LP_MUL && is_one(&k->insts[i.b]))
+        return i.a;
+    if (i.op == LP_MUL && is_one(&k->insts[i.a]))
+        return i.b;
+    if (k->n_insts * 2 >= k->table_size && !table_grow(k))
+        return UINT32_MAX;
+    i.phase = (uint8_t)(k->n_phases - 1);
+    uint64_t mask = (uint64_t)k->table_size - 1, at = inst_hash(&i) & mask;
+    for (; k->table[at]; at = (at + 1) & mask) {
+        uint32_t j = k->table[at] - 1;
+        if (i.op != LP_STORE && inst_equal(&k->insts[j], &i)
+            && (k->insts[j].phase == i.phase || (lp_is_row_value(k, j) && i.op != LP_LOAD)))
+            return j;
+    }
+    if (!KB_PUSH(&k->insts, &k->n_insts, &k->cap_insts, i))
+        return UINT32_MAX;
+    k->table[at] = (uint32_t)k->n_insts;
+    k->phases[i.phase].n++;
+    return (uint32_t)k->n_insts - 1;
+}
+
+/* ---- equality ------------------------------------------------------------------------------------------------------------------ */
+uint64_t lp_hash(const lp_kernel *k)
+{
+    uint64_t h = mix((uint64_t)k->n_outer, (uint64_t)k->inner.size);
+    h = mix(h, k->inner.sym);
+    for (int d = 0; d < k->n_outer; d++)
+        h = mix(mix(h, (uint64_t)k->outer[d].size), k->outer[d].sym);
+    for (int64_t b = 0; b < k->n_buffers; b++) {
+        const lp_buffer *f = &k->buffers[b];
+        h = mix(h, (uint64_t)f->dtype << 8 | (uint64_t)f->read << 2 | (uint64_t)f->written << 1 | f->streaming);
+        h = mix(mix(h, (uint64_t)f->offset), (uint64_t)f->inner_stride);
+        for (int d = 0; d < k->n_outer; d++)
+            h = mix(h, (uint64_t)f->stride[d]);
+    }
+    for (int s = 0; s < k->n_scalars; s++)
+        h = mix(h, k->scalar_dtype[s]);
+    for (int p = 0; p < k->n_phases; p++)
+        h = mix(h, (uint64_t)k->phases[p].kind << 32 | k->phases[p].n);
+    for (int64_t i = 0; i < k->n_insts; i++)
+        h = mix(h, inst_hash(&k->insts[i]));
+    return h;
+}
+
+static bool buffer_equal(const lp_buffer *a, const lp_buffer *b, int n_outer)
+{
+    return a->dtype == b->dtype && a->read == b->read && a->written == b->written && a->streaming == b->streaming && a->offset == b->offset
+           && a->inner_stride == b->inner_stride && memcmp(a->stride, b->stride, (size_t)n_outer * sizeof *a->stride) == 0;
+}
+
+bool lp_equal(const lp_kernel *a, const lp_kernel *b)
+{
+    if (a->n_outer != b->n_outer || a->inner.size != b->inner.size || a->inner.sym != b->inner.sym || a->n_insts != b->n_insts
+        || a->n_buffers != b->n_buffers || a->n_scalars != b->n_scalars || a->n_phases != b->n_phases)
+        return false;
+    for (int d = 0; d < a->n_outer; d++)
+        if (a->outer[d].size != b->outer[d].size || a->outer[d].sym != b->outer[d].sym)
+            return false;
+    for (int64_t i = 0; i < a->n_buffers; i++)
+        if (!buffer_equal(&a->buffers[i], &b->buffers[i], a->n_outer))
+            return false;
+    for (int p = 0; p < a->n_phases; p++)
+        if (a->phases[p].kind != b->phases[p].kind || a->phases[p].n != b->phases[p].n)
+            return false;
+    for (int64_t i = 0; i < a->n_insts; i++)
+        if (!inst_equal(&a->insts[i], &b->insts[i]))
+            return false;
+    return memcmp(a->scalar_dtype, b->scalar_dtype, (size_t)a->n_scalars) == 0;
+}
+
+/* ---- verifier ------------------------------------------------------------------------------------------------------------------ */
+static kn_status bad(const lp_kernel *k, int64_t i, const char *what)
+{
+    return kb_fail(KN_E_INTERNAL, "loop IR of %s, instruction %lld (%s): %s", k->name, (long long)i,
+                   i >= 0 && k->insts[i].op < LP_OP_COUNT ? lp_op_names[k->insts[i].op] : "-", what);
+}
+
+/* May instruction i use value v? */
+static bool visible(const lp_kernel *k, uint32_t v, int64_t i)
+{
+    int at = k->insts[i].phase, from = k->insts[v].phase;
+    if (!lp_is_row_value(k, v))
+        return from == at;
+    return k->insts[v].op != LP_REDUCE || from < at;
+}
+
+static kn_status check_types(const lp_kernel *k, int64_t at)
+{
+    const lp_inst *i = &k->insts[at];
+    int n = lp_op_operands[i->op];
+    uint8_t a = n > 0 ? k->insts[i->a].type : 0, b = n > 1 ? k->insts[i->b].type : 0, c = n > 2 ? k->insts[i->c].type : 0;
+    switch ((lp_op)i->op) {
+    case LP_SEL:
+        return a == LP_PRED && b == c && i->type == b ? KN_OK : bad(k, at, "SEL takes a predicate and two values of its type");
+    case LP_STORE:
+        return a == k->buffers[i->b].dtype && i->type == a ? KN_OK : bad(k, at, "the value's type is not the buffer's");
+    case LP_LOAD:
+        return i->type == k->buffers[i->a].dtype ? KN_OK : bad(k, at, "the type is not the buffer's");
+    case LP_TEST:
+        return a == KN_BOOL && i->type == LP_PRED ? KN_OK : bad(k, at, "TEST takes a bool byte");
+    case LP_MASK:
+        return a == LP_PRED && i->type != LP_PRED ? KN_OK : bad(k, at, "MASK takes a predicate");
+    case LP_BITS:
+        return kb_dtype_bytes((kn_dtype)a) == kb_dtype_bytes((kn_dtype)i->type) ? KN_OK : bad(k, at, "BITS changes the width");
+    case LP_REDUCE:
+        if (i->imm.bits > LP_RED_OR || (i->imm.bits >= LP_RED_AND) != (a == LP_PRED) || a != i->type)
+            return bad(k, at, "the reduction does not fit its value");
+        return KN_OK;
+    case LP_PAND: case LP_POR: case LP_PNOT:
+        return a == LP_PRED && (n < 2 || b == LP_PRED) ? KN_OK : bad(k, at, "operands must be predicates");
+    case LP_CVT:
+        return a != LP_PRED && a != KN_BOOL && i->type != LP_PRED && i->type != KN_BOOL ? KN_OK : bad(k, at, "CVT is for numbers");
+    case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RINT: case LP_FLOOR:
+    case LP_CEIL: case LP_TRUNC: case LP_COPYSIGN: case LP_LT: case LP_LE: case LP_GT: case LP_GE: case LP_EQ: case LP_NE: case LP_AND: case LP_OR:
+    case LP_XOR: case LP_SHL: case LP_SHR: case LP_USHR: case LP_CALL1: case LP_CALL2: case LP_CONST: case LP_SCALAR: case LP_INDEX:
+    case LP_OP_COUNT:
+        break;
+    }
+    if ((n > 1 && a != b) || (n > 2 && a != c))
+        return bad(k, at, "operands of different types");
+    if (n > 0 && (a == LP_PRED || a == KN_BOOL))
+        return bad(k, at, "arithmetic on a predicate");
+    if ((rules[i->op] == RULE_V && n > 0 && i->type != a) || (rules[i->op] == RULE_P && i->type != LP_PRED))
+        return bad(k, at, "the result's type is wrong");
+    return KN_OK;
+}
+
+static kn_status check_inst(const lp_kernel *k, int64_t at, lp_phase_kind kind)
+{
+    const lp_inst *i = &k->insts[at];
+    if (i->op >= LP_OP_COUNT)
+        return bad(k, at, "no such operation");
+    uint32_t operand[3] = {i->a, i->b, i->c};
+    for (int o = 0; o < lp_op_operands[i->op]; o++)
+        if (operand[o] >= at || k->insts[operand[o]].op == LP_STORE || !visible(k, operand[o], at))
+            return bad(k, at, "an operand is not visible here");
+    uint32_t buffer = i->op == LP_LOAD ? i->a : i->op == LP_STORE ? i->b : UINT32_MAX;
+    if (buffer != UINT32_MAX) {
+        if (buffer >= k->n_buffers)
+            return bad(k, at, "no such buffer");
+        const lp_buffer *b = &k->buffers[buffer];
+        if (i->op == LP_LOAD ? !b->read : !b->written)
+            return bad(k, at, "the buffer is not marked for this access");
+        if (kind == LP_ROW && b->inner_stride != 0)
+            return bad(k, at, "a row phase touches elements");
+    }
+    if (i->op == LP_REDUCE && kind == LP_ROW)
+        return bad(k, at, "a reduction in a row phase");
+    if (i->op == LP_SCALAR && (int)i->a >= k->n_scalars)
+        return bad(k, at, "no such scalar");
+    if (i->op == LP_INDEX && (int)i->a > k->n_outer)
+        return bad(k, at, "no such dimension");
+    return check_types(k, at);
+}
+
+kn_status lp_verify(const lp_kernel *k)
+{
+    int64_t at = 0;
+    if (k->n_outer < 0 || k->n_outer > LP_MAX_OUTER || k->inner.size < 1)
+        return bad(k, -1, "bad dimensions");
+    for (int p = 0; p < k->n_phases; p++) {
+        if (k->phases[p].first != at || at + k->phases[p].n > k->n_insts)
+            return bad(k, -1, "phases are not contiguous");
+        for (int64_t end = at + k->phases[p].n; at < end; at++) {
+            if (k->insts[at].phase != p)
+                return bad(k, at, "wrong phase number");
+            kn_status s = check_inst(k, at, k->phases[p].kind);
+            if (s != KN_OK)
+                return s;
+        }
+    }
+    return at == k->n_insts ? KN_OK : bad(k, -1, "instructions outside phases");
+}

@@ -1,0 +1,369 @@
+/* lower.c: a group to a kernel of the loop IR.
+ *
+ * Cells (cells.h) are laid out in passes by their time: row values of time t in a row phase, then one pass along the row. A value that a later pass needs
+ * again is computed again when that is cheap; else it is SPILLED: kept in its own output buffer or in a scratch row that belongs to the worker.
+ *
+ * Where a kernel both loads and stores a storage (writes in place), the store is LATE: in the last pass, after every load of it. All stores of a phase
+ * come after its loads.
+ */
+#include "base/error.h"
+#include "codegen/cells.h"
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CHEAP = 12 };            /* instructions that are better done again than stored and loaded */
+
+typedef struct lowering {
+    cg_cells c;
+    lp_kernel *k;
+    int last;                   /* the latest pass */
+    int store_time[CG_MAX_NODES];
+    int n_scratch;
+    bool scratch[CG_MAX_BUFFERS], late_row;
+} lowering;
+
+/* ---- who is needed when -------------------------------------------------------------------------------------------------------- */
+static int again_cost(const cg_cells *c, int i, int limit)
+{
+    const cg_cell *v = &c->v[i];
+    if (v->row)
+        return 0;
+    int cost = v->cost;
+    for (int k = 0; k < v->n_in && cost <= limit; k++)
+        cost += again_cost(c, v->in[k], limit - cost);
+    return cost;
+}
+
+static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_LOAD; }
+
+static void spill(lowering *l, int i)
+{
+    cg_cells *c = &l->c;
+    if (c->v[i].spill >= 0)
+        return;
+    for (int s = 0; s < c->n_stores; s++)       /* its own output will do, unless its store is late */
+        if (c->stores[s].cell == i && !c->stores[s].row && !c->read[c->stores[s].buffer]) {
+            c->v[i].spill = c->stores[s].buffer;
+            return;
+        }
+    if (c->n_buffers == CG_MAX_BUFFERS) {
+        c->full = true;
+        return;
+    }
+    int b = c->n_buffers++;
+    c->access[b] = (cg_access){.root = UINT32_MAX, .dtype = c->v[i].type == LP_PRED ? KN_BOOL : (kn_dtype)c->v[i].type};
+    l->scratch[b] = true;
+    l->n_scratch++;
+    c->v[i].spill = (int16_t)b;
+}
+
+static void demand(lowering *l, int i, int time)
+{
+    cg_cell *v = &l->c.v[i];
+    if (time > l->last)
+        l->last = time;
+    if (on_demand(v))
+        return;
+    if (v->kind == CELL_REDUCE) {
+        if (!v->needed) {
+            v->needed = 1;
+            demand(l, v->in[0], v->time - 1);
+        }
+        return;
+    }
+    if (v->row)
+        time = v->time;
+    if (v->needed >> time & 1)
+        return;
+    if (time > v->time && again_cost(&l->c, i, CHEAP) > CHEAP) {
+        spill(l, i);
+        demand(l, i, v->time);
+        v->needed |= 1u << time;
+        return;
+    }
+    v->needed |= 1u << time;
+    for (int k = 0; k < v->n_in; k++)
+        demand(l, v->in[k], time);
+}
+
+static void demand_all(lowering *l)
+{
+    cg_cells *c = &l->c;
+    bool late[CG_MAX_NODES];
+    for (int s = 0; s < c->n_stores; s++) {
+        late[s] = c->read[c->stores[s].buffer];
+        l->store_time[s] = c->v[c->stores[s].cell].time;
+        if (!late[s])
+            demand(l, c->stores[s].cell, l->store_time[s]);
+    }
+    for (int s = 0; s < c->n_stores; s++)       /* what late stores need decides which pass is the last */
+        if (late[s])
+            demand(l, c->stores[s].cell, l->store_time[s]);
+    int last = l->last;
+    for (int s = 0; s < c->n_stores; s++)
+        if (late[s]) {
+            l->store_time[s] = c->stores[s].row ? last + 1 : last;
+            l->late_row |= c->stores[s].row;
+            if (!c->stores[s].row)
+                demand(l, c->stores[s].cell, last);
+        }
+}
+
+/* ---- instructions -------------------------------------------------------------------------------------------------------------------- */
+static uint32_t load(lowering *l, int buffer)
+{
+    kn_dtype d = l->c.access[buffer].dtype;
+    l->k->buffers[buffer].read = true;
+    uint32_t v = cg_e0(l->k, LP_LOAD, (uint8_t)d, (uint32_t)buffer, 0);
+    return d == KN_BOOL ? cg_e1(l->k, LP_TEST, LP_PRED, v) : v;
+}
+
+static void store(lowering *l, uint32_t v, int buffer, bool *ok)
+{
+    kn_dtype d = l->c.access[buffer].dtype;
+    l->k->buffers[buffer].written = true;
+    uint32_t at = v == CG_BAD ? v : cg_e2(l->k, LP_STORE, (uint8_t)d, cg_convert(l->k, v, (uint8_t)d), (uint32_t)buffer);
+    if (at == CG_BAD)
+        *ok = false;
+}
+
+static uint32_t constant(lp_kernel *k, const cg_cell *v, uint8_t to)
+{
+    if (v->type == KN_F32 || v->type == KN_F64) {
+        if (to == KN_F32 || to == KN_F64)
+            return cg_const(k, to, v->value);
+        return cg_convert(k, cg_const(k, v->type, v->value), to);
+    }
+    return cg_const_i64(k, to, v->int_value);
+}
+
+static uint32_t scalar(lp_kernel *k, const cg_cell *v, uint8_t to)
+{
+    uint8_t as = to == LP_PRED ? (v->type == KN_F64 ? KN_F64 : KN_I64) : to;
+    return cg_convert(k, cg_e0(k, LP_SCALAR, as, (uint32_t)v->scalar, 0), to);
+}
+
+static uint32_t emit(lowering *l, int i);
+
+static uint32_t compute(lowering *l, const cg_cell *v)
+{
+    lp_kernel *k = l->k;
+    uint32_t o[CG_MAX_OPERANDS] = {0};
+    if (v->kind == CELL_CONVERT && l->c.v[v->in[0]].kind == CELL_CONST)
+        return constant(k, &l->c.v[v->in[0]], v->type);
+    if (v->kind == CELL_CONVERT && l->c.v[v->in[0]].kind == CELL_SCALAR)
+        return scalar(k, &l->c.v[v->in[0]], v->type);
+    for (int n = 0; n < v->n_in; n++) {
+        o[n] = emit(l, v->in[n]);
+        if (o[n] == CG_BAD)
+            return CG_BAD;
+    }
+    switch ((cg_cell_kind)v->kind) {
+    case CELL_LOAD: return load(l, v->buffer);
+    case CELL_CONST: return constant(k, v, v->type);
+    case CELL_SCALAR: return scalar(k, v, v->type);
+    case CELL_CONVERT: return cg_convert(k, o[0], v->type);
+    case CELL_PRIM: return cg_e3(k, (lp_op)v->op, v->type, o[0], o[1], o[2]);
+    case CELL_BODY: return v->body ? cg_body_emit(v->body, k, v->math, o) : CG_BAD;
+    case CELL_REDUCE: return lp_emit(k, (lp_inst){.op = LP_REDUCE, .type = v->type, .a = o[0], .imm.bits = v->op});
+    }
+    return CG_BAD;
+}
+
+/* The cell's value in the phase that is open. */
+static uint32_t emit(lowering *l, int i)
+{
+    cg_cell *v = &l->c.v[i];
+    int phase = l->k->n_phases - 1;
+    if (on_demand(v))
+        return compute(l, v);
+    if (v->memo != CG_BAD && (v->row || v->memo_phase == phase))
+        return v->memo;
+    if (!v->row && v->spill >= 0 && v->memo != CG_BAD)
+        v->memo = load(l, v->spill);
+    else
+        v->memo = compute(l, v);
+    v->memo_phase = phase;
+    return v->memo;
+}
+
+/* ---- phases ---------------------------------------------------------------------------------------------------------------------------- */
+static bool row_value_at(const cg_cell *v, int t) { return v->row && !on_demand(v) && v->kind != CELL_REDUCE && v->needed && v->time == t; }
+
+static bool row_phase(lowering *l, int t)
+{
+    cg_cells *c = &l->c;
+    bool any = false, ok = true;
+    for (int i = 0; i < c->n; i++)
+        any |= row_value_at(&c->v[i], t);
+    for (int s = 0; s < c->n_stores; s++)
+        any |= c->stores[s].row && l->store_time[s] == t;
+    if (!any)
+        return true;
+    if (lp_open_phase(l->k, LP_ROW) != KN_OK)
+        return false;
+    for (int i = 0; i < c->n; i++)
+        if (row_value_at(&c->v[i], t))
+            ok &= emit(l, i) != CG_BAD;
+    uint32_t values[CG_MAX_NODES];
+    for (int s = 0; s < c->n_stores; s++)
+        if (c->stores[s].row && l->store_time[s] == t)
+            values[s] = emit(l, c->stores[s].cell);
+    for (int s = 0; s < c->n_stores; s++)
+        if (c->stores[s].row && l->store_time[s] == t)
+            store(l, values[s], c->stores[s].buffer, &ok);
+    return ok;
+}
+
+static bool reduced_at(const cg_cell *v, int t) { return v->kind == CELL_REDUCE && v->needed && v->time - 1 == t; }
+
+/* Spilled to scratch in the pass that computes it; one spilled to its output is stored as such. */
+static bool spilled_at(const lowering *l, const cg_cell *v, int t) { return !v->row && v->spill >= 0 && l->scratch[v->spill] && v->time == t; }
+
+static bool map_phase(lowering *l, int t)
+{
+    cg_cells *c = &l->c;
+    bool any = false, ok = true;
+    uint32_t values[CG_MAX_NODES];
+    for (int i = 0; i < c->n; i++)
+        any |= reduced_at(&c->v[i], t) || spilled_at(l, &c->v[i], t);
+    for (int s = 0; s < c->n_stores; s++)
+        any |= !c->stores[s].row && l->store_time[s] == t;
+    if (!any)
+        return true;
+    if (lp_open_phase(l->k, LP_MAP) != KN_OK)
+        return false;
+    for (int i = 0; i < c->n; i++)
+        if (spilled_at(l, &c->v[i], t))
+            ok &= emit(l, i) != CG_BAD;
+    for (int s = 0; s < c->n_stores; s++)
+        if (!c->stores[s].row && l->store_time[s] == t)
+            values[s] = emit(l, c->stores[s].cell);
+    for (int i = 0; i < c->n; i++)
+        if (reduced_at(&c->v[i], t))
+            ok &= emit(l, i) != CG_BAD;
+    for (int i = 0; i < c->n; i++)
+        if (spilled_at(l, &c->v[i], t))
+            store(l, c->v[i].memo, c->v[i].spill, &ok);
+    for (int s = 0; s < c->n_stores; s++)
+        if (!c->stores[s].row && l->store_time[s] == t)
+            store(l, values[s], c->stores[s].buffer, &ok);
+    return ok;
+}
+
+/* ---- the kernel ---------------------------------------------------------------------------------------------------------------------------- */
+static bool set_nest(lowering *l)
+{
+    cg_cells *c = &l->c;
+    cg_nest nest;
+    lp_kernel *k = l->k;
+    if (!cg_nest_make(&c->space, c->access, c->n_buffers, &nest))
+        return false;
+    k->n_outer = nest.n_outer;
+    for (int d = 0; d < nest.n_outer; d++)
+        k->outer[d].size = nest.outer[d];
+    k->inner.size = nest.inner;
+    for (int b = 0; b < c->n_buffers; b++) {
+        lp_buffer f = {.dtype = c->access[b].dtype};
+        for (int d = 0; d < nest.n_outer; d++)
+            f.stride[d] = c->access[b].stride[nest.first[d]];
+        f.inner_stride = nest.first[nest.n_outer] < 0 ? 0 : c->access[b].stride[nest.first[nest.n_outer]];
+        if (!KB_PUSH(&k->buffers, &k->n_buffers, &k->cap_buffers, f))
+            return false;
+    }
+    return true;
+}
+
+static bool add_scratch(lowering *l, int from)
+{
+    for (int b = from; b < l->c.n_buffers; b++) {
+        lp_buffer f = {.dtype = l->c.access[b].dtype, .inner_stride = 1};
+        if (!KB_PUSH(&l->k->buffers, &l->k->n_buffers, &l->k->cap_buffers, f))
+            return false;
+    }
+    return true;
+}
+
+static void name_kernel(lowering *l, int32_t number)
+{
+    const cg_group *g = l->c.group;
+    char *s = l->k->name;
+    size_t size = sizeof l->k->name, at = (size_t)snprintf(s, size, "k%d", (int)number);
+    for (int i = 0; i < g->n && at + 2 < size; i++)
+        at += (size_t)snprintf(s + at, size - at, "_%s", ir_op_name(l->c.f->g->nodes[g->nodes[i]].op));
+}
+
+static int64_t large_output(void)
+{
+    long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return l3 > 0 ? l3 / 2 : 16 << 20;
+}
+
+static void finish(lowering *l, cg_lowered *out)
+{
+    lp_kernel *k = l->k;
+    int64_t total = k->inner.size;
+    for (int d = 0; d < k->n_outer; d++)
+        total *= k->outer[d].size;
+    for (int b = 0; b < l->c.n_buffers; b++) {
+        lp_buffer *f = &k->buffers[b];
+        int64_t bytes = (int64_t)kb_dtype_bytes(f->dtype);
+        out->root[b] = l->scratch[b] ? UINT32_MAX : l->c.access[b].root;
+        out->offset[b] = l->scratch[b] ? out->scratch_bytes : l->c.access[b].offset * bytes;
+        if (l->scratch[b])
+            out->scratch_bytes += (k->inner.size * bytes + 63) / 64 * 64;
+        f->streaming = f->written && !f->read && !l->scratch[b] && f->inner_stride == 1 && total * bytes >= large_output();
+    }
+    k->n_scalars = l->c.n_scalars;
+    for (int s = 0; s < l->c.n_scalars; s++) {
+        out->scalar[s] = l->c.scalar[s];
+        k->scalar_dtype[s] = (uint8_t)ir_type(l->c.f->g, l->c.f->g->scalars[l->c.scalar[s]])->dtype;
+    }
+    for (int64_t i = 0; i < k->n_insts; i++) {
+        lp_op op = (lp_op)k->insts[i].op;
+        if (k->phases[k->insts[i].phase].kind == LP_MAP)
+            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_SQRT ? 4 : op == LP_CONST ? 0 : 1;
+    }
+    out->k = k;
+}
+
+static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, int32_t number, cg_lowered *out)
+{
+    int16_t of_node[CG_MAX_NODES];
+    l->c.of_node = of_node;
+    l->k = lp_new("k");
+    if (!l->k)
+        return kb_error_status();
+    bool ok = cg_cells_build(&l->c, f, group) && set_nest(l);
+    if (ok) {
+        int plain = l->c.n_buffers;
+        demand_all(l);
+        ok = !l->c.full && add_scratch(l, plain);
+    }
+    for (int t = 0; ok && t <= l->last + l->late_row; t++)
+        ok = row_phase(l, t) && map_phase(l, t);
+    if (!ok) {
+        lp_free(l->k);
+        return kb_fail(KN_E_INTERNAL, "a group of %d operators could not be lowered", group->n);
+    }
+    name_kernel(l, number);
+    finish(l, out);
+    kn_status s = lp_verify(l->k);
+    if (s != KN_OK) {
+        lp_free(l->k);
+        out->k = NULL;
+    }
+    return s;
+}
+
+kn_status cg_lower(const cg_facts *f, const cg_group *group, int32_t number, cg_lowered *out)
+{
+    lowering *l = kb_calloc(1, sizeof *l);
+    *out = (cg_lowered){0};
+    if (!l)
+        return kb_error_status();
+    kn_status s = lower(l, f, group, number, out);
+    kb_free(l);
+    return s;
+}

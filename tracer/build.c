@@ -1,0 +1,386 @@
+/* build.c: from a graph of events to IR, and to a variant with a program.
+ *
+ * What a program must output is decided here (CAPTURE 2): roots of slots that any later event names, and those that were asked for (kept handles seen while
+ * recording, surprises). Sets only grow; a variant that outputs too little is replaced.
+ */
+#include "base/env.h"
+#include "tracer/record.h"
+#include "tracer/tr.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the path to a graph's end, indexed ------------------------------------------------------------------------------------------------ */
+typedef struct path_index {
+    tr_event **slots;                           /* by slot: the event that makes it */
+    const tr_bind **externs;                    /* by extern */
+    uint32_t n_slots, n_externs;
+} path_index;
+
+static tr_entry *entry_of(tr_module *m, const tr_event *e)
+{
+    while (e->parent)
+        e = e->parent;
+    for (tr_entry *t = atomic_load(&m->entries); t; t = t->next)
+        if (t->root == e)
+            return t;
+    return NULL;
+}
+
+static bool index_path(tr_module *m, tr_event *end, path_index *p)
+{
+    tr_entry *entry = entry_of(m, end);
+    p->n_slots = end->first_slot;
+    p->n_externs = end->first_extern;
+    p->slots = kb_calloc(p->n_slots + 1, sizeof *p->slots);
+    p->externs = kb_calloc(p->n_externs + 1, sizeof *p->externs);
+    if (!entry || !p->slots || !p->externs)
+        return false;
+    for (tr_event *e = end->parent; e; e = e->parent) {
+        for (int i = 0; e->kind == EV_OP && i < e->n_out; i++)
+            p->slots[e->first_slot + (uint32_t)i] = e;
+        for (int i = 0; i < e->n_bind; i++)
+            p->externs[e->bind[i].index] = &e->bind[i];
+    }
+    for (int i = 0; i < entry->n_args; i++)
+        p->externs[i] = &entry->binds[i];
+    return true;
+}
+
+static void free_index(path_index *p)
+{
+    kb_free(p->slots);
+    kb_free(p->externs);
+}
+
+static const tr_out *out_at(const path_index *p, uint32_t slot) { return &p->slots[slot]->out[slot - p->slots[slot]->first_slot]; }
+
+/* ---- IR ------------------------------------------------------------------------------------------------------------------------------------ */
+typedef struct builder {
+    tr_graph *g;
+    const path_index *p;
+    ir_graph *ir;
+    tr_variant *v;
+    ir_ref *slot_ref, *extern_ref;              /* by slot, by extern; of this graph's values and of inputs */
+    int64_t cap_inputs;
+    uint64_t *input_key;                        /* of each input: which storage it is in */
+    int n_keys;
+} builder;
+
+/* Which storage a code's values are in: an extern's by its identity when it was recorded, a slot's by its root. */
+static uint64_t storage_key(const builder *b, tr_code c, int64_t *offset)
+{
+    *offset = 0;
+    if (tr_kind(c) == TR_SLOT) {
+        const tr_out *o = out_at(b->p, tr_index(c));
+        *offset = o->offset;
+        c = o->root;
+    }
+    if (tr_kind(c) == TR_SLOT)
+        return (uint64_t)tr_index(c) << 1 | 1;
+    *offset += b->p->externs[tr_index(c)]->offset;
+    return b->p->externs[tr_index(c)]->storage_uid << 1;
+}
+
+/* Inputs are collected before anything is emitted, so that alias classes are known. */
+static bool collect(builder *b, tr_code c)
+{
+    if (tr_kind(c) != TR_EXTERN && tr_kind(c) != TR_SLOT)
+        return true;
+    if (tr_kind(c) == TR_SLOT && tr_index(c) >= b->g->first_slot)
+        return true;
+    ir_ref *seen = tr_kind(c) == TR_SLOT ? &b->slot_ref[tr_index(c)] : &b->extern_ref[tr_index(c)];
+    if (seen->i)
+        return true;
+    if (b->v->n_inputs == b->cap_inputs) {
+        int64_t cap = b->cap_inputs ? 2 * b->cap_inputs : 16;
+        tr_code *p = kb_realloc(b->v->inputs, (size_t)cap * sizeof *p);
+        if (!p)
+            return false;
+        b->v->inputs = p;
+        b->cap_inputs = cap;
+    }
+    b->v->inputs[b->v->n_inputs++] = c;
+    seen->i = UINT32_MAX;                       /* counted; the real reference comes with the input */
+    return true;
+}
+
+static bool find_aliases(builder *b, tr_event **path, int64_t n)
+{
+    tr_variant *v = b->v;
+    size_t k = (size_t)v->n_inputs + 1;
+    v->input_alias = kb_calloc(k, 1);
+    v->input_offset = kb_calloc(k, sizeof *v->input_offset);
+    v->input_written = kb_calloc(k, sizeof *v->input_written);
+    uint64_t *keys = kb_calloc(k, sizeof *keys);
+    if (!v->input_alias || !v->input_offset || !v->input_written || !keys) {
+        kb_free(keys);
+        return false;
+    }
+    int classes = 0;
+    for (int i = 0; i < v->n_inputs; i++) {
+        int64_t offset;
+        keys[i] = storage_key(b, v->inputs[i], &offset);
+        const kb_layout *l = tr_kind(v->inputs[i]) == TR_SLOT ? out_at(b->p, tr_index(v->inputs[i]))->layout : b->p->externs[tr_index(v->inputs[i])]->layout;
+        v->input_offset[i] = offset * (int64_t)kb_dtype_bytes(l->dtype);
+        for (int j = 0; j < i; j++)
+            if (keys[j] == keys[i]) {
+                if (!v->input_alias[j])
+                    v->input_alias[j] = (uint8_t)++classes;
+                v->input_alias[i] = v->input_alias[j];
+                break;
+            }
+    }
+    for (int64_t e = 0; e < n; e++) {
+        int64_t offset;
+        if (!path[e]->writes)
+            continue;
+        uint64_t key = storage_key(b, path[e]->in[0], &offset);
+        for (int i = 0; i < v->n_inputs; i++)
+            v->input_written[i] |= keys[i] == key;
+    }
+    kb_free(keys);
+    return classes < 255;
+}
+
+static bool emit_inputs(builder *b)
+{
+    for (int i = 0; i < b->v->n_inputs; i++) {
+        tr_code c = b->v->inputs[i];
+        kb_type t;
+        if (tr_kind(c) == TR_SLOT) {
+            kb_type_of_layout(&t, out_at(b->p, tr_index(c))->layout);
+            b->slot_ref[tr_index(c)] = ir_input(b->ir, &t, b->v->input_alias ? b->v->input_alias[i] : 0);
+        } else {
+            kb_type_of_layout(&t, b->p->externs[tr_index(c)]->layout);
+            b->extern_ref[tr_index(c)] = ir_input(b->ir, &t, b->v->input_alias ? b->v->input_alias[i] : 0);
+        }
+    }
+    return b->ir->status == KN_OK;
+}
+
+static bool emit_event(builder *b, const tr_event *e, int64_t *cap_scalars)
+{
+    ir_ref in[KB_MAX_IN];
+    ir_set_prov(b->ir, e->path, e->site);
+    for (int k = 0; k < e->n_in; k++) {
+        tr_code c = e->in[k];
+        in[k] = IR_NONE;
+        if (tr_kind(c) == TR_SLOT)
+            in[k] = b->slot_ref[tr_index(c)];
+        else if (tr_kind(c) == TR_EXTERN)
+            in[k] = b->extern_ref[tr_index(c)];
+        else if (tr_kind(c) == TR_SCALAR) {
+            int64_t n = b->v->n_scalars;
+            in[k] = ir_scalar(b->ir, tr_scalar_dtype(c));
+            if (!kb_grow(&b->v->scalars, n, cap_scalars, sizeof *b->v->scalars))
+                return false;
+            b->v->scalars[b->v->n_scalars++] = tr_index(c);
+        }
+    }
+    ir_ref r = ir_emit(b->ir, (kb_opcode)e->op, e->n_in, in, e->n_words, e->words);
+    if (b->ir->status != KN_OK)
+        return false;
+    for (int i = 0; i < e->n_out; i++)
+        b->slot_ref[e->first_slot + (uint32_t)i] = ir_proj(b->ir, r, i);
+    if (e->writes && tr_kind(e->in[0]) == TR_SLOT)
+        b->slot_ref[tr_index(e->in[0])] = r;
+    else if (e->writes)
+        b->extern_ref[tr_index(e->in[0])] = r;
+    return b->ir->status == KN_OK;
+}
+
+static bool emit_outputs(builder *b, const uint8_t *out)
+{
+    uint32_t n = 0;
+    for (uint32_t s = b->g->first_slot; s < b->g->end_slot; s++)
+        n += out[s - b->g->first_slot] != 0;
+    b->v->outputs = kb_calloc(n + 1, sizeof *b->v->outputs);
+    b->v->output_bytes = kb_calloc(n + 1, sizeof *b->v->output_bytes);
+    if (!b->v->outputs || !b->v->output_bytes)
+        return false;
+    for (uint32_t s = b->g->first_slot; s < b->g->end_slot; s++) {
+        if (!out[s - b->g->first_slot])
+            continue;
+        const kb_layout *l = out_at(b->p, s)->layout;
+        ir_output(b->ir, b->slot_ref[s]);
+        b->v->output_bytes[b->v->n_outputs] = l->numel * (int64_t)kb_dtype_bytes(l->dtype);
+        b->v->outputs[b->v->n_outputs++] = s;
+    }
+    return b->ir->status == KN_OK;
+}
+
+static bool build(builder *b, tr_event **path, int64_t n, const uint8_t *out)
+{
+    int64_t cap_scalars = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int k = 0; k < path[i]->n_in; k++)
+            if (!collect(b, path[i]->in[k]))
+                return false;
+    if (b->g->writes && !find_aliases(b, path, n))
+        return false;
+    if (!emit_inputs(b))
+        return false;
+    for (int64_t i = 0; i < n; i++)
+        if (!emit_event(b, path[i], &cap_scalars))
+            return false;
+    return emit_outputs(b, out);
+}
+
+ir_graph *tr_build(tr_module *m, tr_graph *g, const uint8_t *out, tr_variant *v)
+{
+    path_index p = {0};
+    builder b = {.g = g, .p = &p, .v = v};
+    tr_event **path = kb_calloc((size_t)g->n_ops + 1, sizeof *path);
+    bool ok = path && index_path(m, g->end, &p) && (b.ir = ir_new());
+    if (ok) {
+        int64_t i = g->n_ops;
+        for (tr_event *e = g->end->parent; e != g->begin; e = e->parent)
+            path[--i] = e;
+        b.slot_ref = kb_calloc(p.n_slots + 1, sizeof *b.slot_ref);
+        b.extern_ref = kb_calloc(p.n_externs + 1, sizeof *b.extern_ref);
+        ok = b.slot_ref && b.extern_ref && build(&b, path, g->n_ops, out);
+    }
+    if (!ok && b.ir && b.ir->status != KN_OK)
+        kb_fail(b.ir->status, "%s", b.ir->error);
+    kb_free(b.slot_ref);
+    kb_free(b.extern_ref);
+    kb_free(path);
+    free_index(&p);
+    if (ok)
+        return b.ir;
+    ir_free(b.ir);
+    return NULL;
+}
+
+/* ---- what a graph outputs -------------------------------------------------------------------------------------------------------------------------- */
+static void want_code(const tr_graph *g, const path_index *p, tr_code c, uint8_t *out)
+{
+    if (tr_kind(c) != TR_SLOT || tr_index(c) >= p->n_slots)
+        return;
+    tr_code root = out_at(p, tr_index(c))->root;
+    if (tr_kind(root) == TR_SLOT && tr_index(root) >= g->first_slot && tr_index(root) < g->end_slot)
+        out[tr_index(root) - g->first_slot] = 1;
+}
+
+/* Everything that events below `e` name, along all paths. */
+static void want_below(const tr_graph *g, const path_index *p, const tr_event *top, uint8_t *out)
+{
+    const tr_event *e = top;
+    for (;;) {
+        for (int k = 0; k < e->n_in; k++)
+            want_code(g, p, e->in[k], out);
+        const tr_event *next = atomic_load(&e->child);
+        while (!next && e != top) {
+            next = atomic_load(&e->sibling);
+            if (!next)
+                e = e->parent;
+        }
+        if (!next)
+            return;
+        e = next;
+    }
+}
+
+/* ---- variants ------------------------------------------------------------------------------------------------------------------------------------------ */
+void tr_variant_free(tr_variant *v)
+{
+    while (v) {
+        tr_variant *older = v->older;
+        cg_program_free(v->program);
+        kb_free(v->inputs);
+        kb_free(v->input_alias);
+        kb_free(v->input_offset);
+        kb_free(v->input_written);
+        kb_free(v->scalars);
+        kb_free(v->outputs);
+        kb_free(v->output_bytes);
+        kb_free(v);
+        v = older;
+    }
+}
+
+/* A check on values after a write can't be hoisted above it: such a graph stays with the op interpreter, which stops where eager does. */
+static bool checks_after_write(const tr_graph *g)
+{
+    bool check = false;
+    for (tr_event *e = g->end->parent; e != g->begin; e = e->parent) {
+        check |= (kb_op_info((kb_opcode)e->op)->flags & KB_F_CHECKS) != 0;
+        if (e->writes && check)
+            return true;
+    }
+    return false;
+}
+
+static void give_up(tr_module *m, tr_graph *g, int code, const char *text)
+{
+    g->fallback = code;
+    tr_module_note(m, code, g->end->parent->site, "graph %d runs its operators one by one: %s", g->number, text);
+}
+
+/* Lock held. */
+static void compile_graph(tr_module *m, tr_graph *g, const uint8_t *out)
+{
+    tr_variant *old = atomic_load(&g->variant), *v = kb_calloc(1, sizeof *v);
+    if (!v)
+        return;
+    uint64_t before = tr_now();
+    ir_graph *ir = tr_build(m, g, out, v);
+    if (ir) {
+        cg_options o = {.name = kn_class_name(m->target), .no_backend = cg_backend_get() == NULL};
+        if (o.no_backend && !g->fallback)
+            give_up(m, g, BREAK_NO_BACKEND, kb_error_text());
+        v->program = cg_compile(ir, &o);
+        ir_free(ir);
+    }
+    if (!v->program) {
+        give_up(m, g, BREAK_BACKEND_FAILED, kb_error_text());
+        tr_variant_free(v);
+        return;
+    }
+    g->stats = cg_program_stats(v->program);
+    v->older = old;
+    if (old) {
+        m->recompiles++;
+        tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
+    }
+    m->compiles++;
+    m->compile_us += (tr_now() - before) / 1000;
+    atomic_store_explicit(&g->variant, v, memory_order_release);
+}
+
+static bool outputs_cover(const tr_graph *g, const tr_variant *v, const uint8_t *out)
+{
+    uint32_t n = 0;
+    for (uint32_t s = g->first_slot; s < g->end_slot; s++)
+        n += out[s - g->first_slot] != 0;
+    return (uint32_t)v->n_outputs >= n;         /* sets only grow */
+}
+
+static void consider(tr_module *m, tr_graph *g)
+{
+    path_index p = {0};
+    if (g->fallback && g->fallback != BREAK_NO_BACKEND)
+        return;
+    if (checks_after_write(g)) {
+        give_up(m, g, BREAK_EAGER_STEP, "an operator that checks values stands after a write");
+        return;
+    }
+    if (index_path(m, g->end, &p)) {
+        want_below(g, &p, g->end, g->wanted);
+        tr_variant *v = atomic_load(&g->variant);
+        if (!v || !outputs_cover(g, v, g->wanted))
+            compile_graph(m, g, g->wanted);
+    }
+    free_index(&p);
+}
+
+void tr_compile_path(tr_module *m, tr_event *end)
+{
+    if (!kb_env_flag(KB_ENV_KN_JIT))
+        return;
+    pthread_mutex_lock(&m->lock);
+    for (tr_event *e = end; e; e = e->parent)
+        if (e->graph)
+            consider(m, e->graph);
+    pthread_mutex_unlock(&m->lock);
+}

@@ -1,0 +1,208 @@
+/* compile.c: the compiled module that a user holds: made by kn_compile, called like any module, freed like any.
+ *
+ * It borrows its target. A call finds the entry for its inputs' layouts, runs the target's forward under a frame, and hands out real tensors. Within another
+ * call's trace, inside kn_disable, or with KN_JIT=0 it is the target, called plainly.
+ */
+#include "base/env.h"
+#include "runtime/face.h"
+#include "tracer/record.h"
+#include "tracer/tr.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ARG_TENSORS = 256 };
+
+/* ---- one call ------------------------------------------------------------------------------------------------------------------------- */
+typedef struct tensor_list { kn_tensor *t[MAX_ARG_TENSORS]; int n; bool plain; } tensor_list;
+
+/* plain: something in the arguments that a trace can't start from: too many tensors, an error, a dead or foreign placeholder. */
+static void collect(tensor_list *l, kn_value v, bool results)
+{
+    if (v.kind == KN_KIND_TUPLE || v.kind == KN_KIND_DICT) {
+        for (uint32_t i = 0; i < v.count; i++)
+            collect(l, v.as.items[i], results);
+        return;
+    }
+    if (v.kind != KN_KIND_TENSOR)
+        return;
+    bool usable = results || v.as.tensor->state == RT_REAL;
+    if (l->n == MAX_ARG_TENSORS || !usable)
+        l->plain = true;
+    else
+        l->t[l->n++] = v.as.tensor;
+}
+
+static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t n, const kn_value *values, const char *site)
+{
+    tr_entry *e = tr_entry_find(m, args->n, args->t);
+    if (!e)
+        e = tr_entry_add(m, args->n, args->t, site);
+    tr_frame *f = e ? tr_frame_new(m, e, ctx, args->t, args->n) : NULL;
+    if (!f)
+        return rt_call(m->target, n, values, site);
+    if (f->mode == TR_REPLAY)
+        atomic_fetch_add_explicit(&m->replays, 1, memory_order_relaxed);
+    ctx->trace = &f->trace;
+    kn_value v = rt_call(m->target, n, values, site);
+    tensor_list out = {.n = 0};
+    collect(&out, v, true);
+    tr_finish(f, out.t, out.n);
+    tr_frame_free(f);
+    return v;
+}
+
+static kn_value compiled_call(kn_module *base, size_t n, const kn_value *values, const char *site)
+{
+    tr_module *m = (tr_module *)base;
+    rt_ctx *ctx = rt_get();
+    tensor_list args = {.n = 0, .plain = false};
+    atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
+    if (!ctx || ctx->trace || ctx->disabled || !kb_env_flag(KB_ENV_KN_JIT))
+        return rt_call(m->target, n, values, site);
+    for (size_t i = 0; i < n; i++)
+        collect(&args, values[i], false);
+    if (args.plain)
+        return rt_call(m->target, n, values, site);
+    kn_value v = traced_call(m, ctx, &args, n, values, site);
+    if (m->options.fullgraph && m->full_error) {
+        kb_fail(KN_E_STATE, "fullgraph was asked for, but forward has graph breaks:%s", m->full_error);
+        return kn_value_tensor(rt_error_tensor(ctx, "compile", m->site));
+    }
+    return v;
+}
+
+static const rt_module_ops compiled_ops = {.call = compiled_call};
+
+/* ---- making and freeing ------------------------------------------------------------------------------------------------------------------ */
+static void free_events(tr_event *top)
+{
+    tr_event *e = top;
+    while (e) {                                 /* depth first; events are the arena's, layouts are counted */
+        tr_event *next = atomic_load(&e->child);
+        for (int i = 0; e->kind == EV_OP && i < e->n_out; i++)
+            kb_layout_release(e->out[i].layout);
+        for (int i = 0; i < e->n_bind; i++)
+            kb_layout_release(e->bind[i].layout);
+        while (!next && e && e != top) {
+            next = atomic_load(&e->sibling);
+            if (!next)
+                e = e->parent;
+        }
+        e = next;
+    }
+}
+
+static void compiled_destroy(void *self)
+{
+    tr_module *m = self;
+    tr_frame *f = atomic_exchange(&m->spare, NULL);
+    if (f) {
+        kb_free(f->slots);
+        kb_free(f->externs);
+        kb_free(f->scalars);
+        kb_free(f);
+    }
+    for (int64_t i = 0; i < m->n_graphs; i++)
+        tr_variant_free(atomic_load(&m->graphs[i]->variant));
+    for (tr_entry *e = atomic_load(&m->entries); e; e = e->next) {
+        free_events(e->root);
+        for (int i = 0; i < e->n_args; i++)
+            kb_layout_release(e->layouts[i]);
+    }
+    kb_free(m->graphs);
+    kb_free(m->ends);
+    kb_arena_free(&m->arena);
+    pthread_mutex_destroy(&m->lock);
+}
+
+static const kn_field no_fields[] = {KN_FIELDS_END};
+static const kn_class compiled_class = {
+    .abi = sizeof(kn_class), .size = sizeof(tr_module), .name = "Compiled", .signature = "V()", .forward = (kn_fn)compiled_call,
+    .fields = no_fields, .checked_arity = -1, .destroy = compiled_destroy};
+
+static kn_status check_options(const kn_compile_options *o)
+{
+    const char *missing = o->pure ? "pure" : o->background ? "background" : o->dynamic ? "dynamic" : o->reduce_overhead ? "reduce_overhead"
+                          : o->math == KN_FAST ? "math = KN_FAST" : NULL;
+    if (missing)
+        return kb_fail(KN_E_UNSUPPORTED, "compile: the option .%s is not supported by this version", missing);
+    if (o->math != KN_SAME_BITS || o->max_paths < 0)
+        return kb_fail(KN_E_VALUE, "compile: .math or .max_paths has no valid value");
+    return KN_OK;
+}
+
+kn_module *(kn_compile)(kn_module *target, const kn_compile_options *o, size_t o_size, const char *site)
+{
+    kn_compile_options known;
+    o = rt_options(o, o_size, &known, sizeof known);
+    if (!o || check_options(o) != KN_OK)
+        return NULL;
+    target = rt_module_resolve(target, "compile");
+    if (!target)
+        return NULL;
+    tr_module init = {.target = target, .options = *o, .site = site};
+    init.options.base = NULL;
+    if (!init.options.max_paths)
+        init.options.max_paths = 64;
+    tr_module *m = (kn_new)(&compiled_class, sizeof init, &init, site);
+    if (!m)
+        return NULL;
+    pthread_mutex_init(&m->lock, NULL);
+    if (rt_module_borrow(&m->base, target, &compiled_ops) == KN_OK)
+        return &m->base;
+    kn_module_free(&m->base);
+    return NULL;
+}
+
+tr_module *tr_module_of(const kn_module *m)
+{
+    if (m && m->type && m->state && m->state->ops == &compiled_ops)
+        return (tr_module *)(uintptr_t)m;
+    kb_fail(KN_E_VALUE, m ? "the module was not made by kn_compile" : "the module is NULL");
+    return NULL;
+}
+
+/* ---- plain function pointers ---------------------------------------------------------------------------------------------------------------- */
+typedef struct closure { kn_module *compiled; size_t n; } closure;
+
+static void closure_call(void *user, const kn_value *args, kn_value *result)
+{
+    closure *c = user;
+    *result = rt_call(c->compiled, c->n, args, NULL);
+}
+
+kn_fn(kn_compile_function)(kn_module *target, const char *signature, const kn_compile_options *o, size_t o_size, const char *site)
+{
+    rt_signature sig;
+    kn_module *resolved = rt_module_resolve(target, "compile_function");
+    if (!resolved)
+        return NULL;
+    if (signature) {
+        if (rt_signature_parse(&sig, signature, "compile_function") != KN_OK ||
+            rt_signature_allows(rt_module_signature(resolved), &sig, "compile_function") != KN_OK)
+            return NULL;
+    } else
+        sig = *rt_module_signature(resolved);
+    closure *c = kb_calloc(1, sizeof *c);
+    if (!c || !(c->compiled = (kn_compile)(target, o, o_size, site))) {
+        kb_free(c);
+        return NULL;
+    }
+    c->n = sig.n;
+    kn_fn f = rt_closure_new(&sig, closure_call, c);
+    if (!f) {
+        kn_module_free(c->compiled);
+        kb_free(c);
+    }
+    return f;
+}
+
+void(kn_function_free)(kn_fn f)
+{
+    void *user;
+    if (!f || !rt_closure_free(f, &user))
+        return;
+    closure *c = user;
+    kn_module_free(c->compiled);
+    kb_free(c);
+}

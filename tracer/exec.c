@@ -1,0 +1,419 @@
+/* exec.c: running pending graphs: by their program, or op by op with eager kernels.
+ *
+ * The op interpreter runs what was recorded, not what it was decomposed to, so it is eager by construction: it serves side exits, graphs without code, failed
+ * checks (eager's error, eager's partial writes) and values that no program outputs. A graph that writes runs whole, once; only graphs that don't write
+ * leave placeholders behind that may be computed later, and a later write computes them first (CAPTURE 3).
+ */
+#include "tracer/record.h"
+#include "tracer/tr.h"
+#include <stdio.h>
+#include <string.h>
+
+bool tr_slot_alive(const tr_frame *f, uint32_t slot)
+{
+    const kn_tensor *t = f->slots[slot].t;
+    return t && t->serial == f->serial && t->slot == slot && (t->state == RT_PENDING || t->state == RT_REAL);
+}
+
+static bool pending(const tr_frame *f, uint32_t slot)
+{
+    const kn_tensor *t = f->slots[slot].t;
+    return t && t->state == RT_PENDING && t->serial == f->serial;
+}
+
+rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_layout **layout)
+{
+    int64_t extra = 0;
+    *layout = NULL;
+    if (tr_kind(c) == TR_SLOT) {
+        const tr_out *o = tr_out_of(f, tr_index(c));
+        *layout = o->layout;
+        extra = o->offset;
+        c = o->root;
+    }
+    if (tr_kind(c) == TR_SLOT) {
+        *offset = extra;
+        return f->slots[tr_index(c)].storage;
+    }
+    const kn_tensor *t = f->externs[tr_index(c)];
+    if (!*layout)
+        *layout = t->layout;
+    *offset = t->offset + extra;
+    return t->storage;
+}
+
+/* ---- one op ------------------------------------------------------------------------------------------------------------------------- */
+static const char *error_of_operand(const tr_frame *f, tr_code c)
+{
+    if (tr_kind(c) != TR_SLOT)
+        return NULL;
+    tr_code root = tr_out_of(f, tr_index(c))->root;
+    const char *own = f->slots[tr_index(c)].error;
+    return own || tr_kind(root) != TR_SLOT ? own : f->slots[tr_index(root)].error;
+}
+
+/* The op failed, or an operand of it had: its results carry the sentence. */
+static void fail_event(tr_frame *f, const tr_event *e, const char *handed_on)
+{
+    char text[KB_ERROR_TEXT];
+    if (!handed_on) {
+        rt_error_text(text, sizeof text, kb_op_info((kb_opcode)e->op)->name, e->path, e->site);
+        kn_status s = kb_error_status();
+        kb_fail(s, "%s", text);
+        handed_on = text;
+    }
+    for (int i = 0; i < e->n_out; i++)
+        if (!f->slots[e->first_slot + (uint32_t)i].error)
+            f->slots[e->first_slot + (uint32_t)i].error = kb_strdup(handed_on);
+    f->failed = true;
+}
+
+static kn_status operand(tr_frame *f, tr_code c, kb_buf *b)
+{
+    if (tr_kind(c) == TR_NONE) {
+        *b = (kb_buf){0};
+        return KN_OK;
+    }
+    if (tr_kind(c) == TR_SCALAR) {
+        *b = (kb_buf){&f->scalars[tr_index(c)], &rt_scalar_layouts[tr_scalar_dtype(c)], true};
+        return KN_OK;
+    }
+    int64_t offset;
+    const kb_layout *l;
+    rt_storage *s = tr_locate(f, c, &offset, &l);
+    if (!s)
+        return kb_broken(__FILE__, __LINE__, "operand without values");
+    *b = (kb_buf){(char *)s->data + offset * (int64_t)kb_dtype_bytes(l->dtype), l, false};
+    return KN_OK;
+}
+
+static kn_status run_op(tr_frame *f, const tr_event *e)
+{
+    kb_buf in[KB_MAX_IN], out[KB_MAX_OUT];
+    for (int k = 0; k < e->n_in; k++)
+        if (operand(f, e->in[k], &in[k]) != KN_OK)
+            return kb_error_status();
+    if (e->writes) {
+        int64_t offset;
+        const kb_layout *l;
+        kn_status s = kb_run_write((kb_opcode)e->op, (kn_dtype)e->math, e->n_in, in, e->words);
+        rt_storage_wrote(tr_locate(f, e->in[0], &offset, &l));
+        return s;
+    }
+    bool fresh = false;
+    for (int i = 0; i < e->n_out; i++) {
+        uint32_t slot = e->first_slot + (uint32_t)i;
+        if (e->out[i].root != TR_CODE(TR_SLOT, slot))
+            continue;                           /* a view: its root has the values */
+        fresh = true;
+        if (!f->slots[slot].storage)
+            f->slots[slot].storage = rt_storage_new(e->out[i].layout->numel * (int64_t)kb_dtype_bytes(e->out[i].layout->dtype));
+        if (!f->slots[slot].storage)
+            return kb_error_status();
+        out[i] = (kb_buf){f->slots[slot].storage->data, e->out[i].layout, false};
+    }
+    if (!fresh)
+        return KN_OK;
+    return e->copies ? kb_run_copy(&in[0], out[0].data)
+                     : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, e->words});
+}
+
+static void run_event(tr_frame *f, const tr_event *e)
+{
+    for (int k = 0; k < e->n_in; k++) {
+        const char *error = error_of_operand(f, e->in[k]);
+        if (error) {
+            fail_event(f, e, error);
+            return;
+        }
+    }
+    if (run_op(f, e) != KN_OK) {
+        for (int i = 0; i < e->n_out; i++) {
+            rt_storage_release(f->slots[e->first_slot + (uint32_t)i].storage);
+            f->slots[e->first_slot + (uint32_t)i].storage = NULL;
+        }
+        fail_event(f, e, NULL);
+    }
+}
+
+/* ---- filling handles --------------------------------------------------------------------------------------------------------------------- */
+static void fill_handle(tr_frame *f, uint32_t slot)
+{
+    kn_tensor *t = f->slots[slot].t;
+    tr_code c = TR_CODE(TR_SLOT, slot);
+    const char *error = error_of_operand(f, c);
+    int64_t offset;
+    const kb_layout *l;
+    rt_storage *s = tr_locate(f, c, &offset, &l);
+    if (error) {
+        rt_tensor_set_error(t, kb_error_status() == KN_OK ? KN_E_INTERNAL : kb_error_status(), error);
+        f->n_pending--;
+    } else if (s) {
+        rt_tensor_set_real(t, rt_storage_retain(s), offset);
+        f->n_pending--;
+    }
+}
+
+static void fill_range(tr_frame *f, uint32_t from, uint32_t to)
+{
+    for (uint32_t s = from; s < to && f->n_pending; s++)
+        if (pending(f, s))
+            fill_handle(f, s);
+}
+
+/* ---- op by op ------------------------------------------------------------------------------------------------------------------------------ */
+/* Events strictly after `begin` up to and including `last`, in order, in a block of *n that the caller frees; NULL when memory is short or there are none. */
+static tr_event **path_between(tr_event *begin, tr_event *last, int64_t *n)
+{
+    *n = 0;
+    for (tr_event *e = last; e != begin; e = e->parent)
+        ++*n;
+    tr_event **path = *n ? kb_alloc((size_t)*n * sizeof *path) : NULL;
+    int64_t i = *n;
+    for (tr_event *e = last; path && e != begin; e = e->parent)
+        path[--i] = e;
+    return path;
+}
+
+static kn_status run_ops_to(tr_frame *f, tr_event *last)
+{
+    int64_t n;
+    if (last == f->graph_begin)
+        return KN_OK;
+    f->failed = false;
+    tr_event **path = path_between(f->graph_begin, last, &n);
+    if (!path) {                                /* nothing ran: every placeholder says so */
+        for (uint32_t s = f->graph_slot; s < f->n_slots; s++)
+            if (pending(f, s)) {
+                rt_tensor_set_error(f->slots[s].t, KN_E_MEMORY, kb_error_text());
+                f->n_pending--;
+            }
+        f->failed = true;
+        return KN_E_MEMORY;
+    }
+    uint64_t before = tr_now();
+    for (int64_t i = 0; i < n; i++)
+        run_event(f, path[i]);
+    f->program_ns += tr_now() - before;
+    kb_free(path);
+    fill_range(f, f->graph_slot, f->n_slots);
+    return f->failed ? kb_error_status() : KN_OK;
+}
+
+kn_status tr_run_ops(tr_frame *f) { return run_ops_to(f, f->at); }
+
+/* ---- values that no program gave -------------------------------------------------------------------------------------------------------------- */
+/* Computes root slot `want` from what is there. The ops in between don't write: graphs that do leave nothing behind. */
+static kn_status compute_slot(tr_frame *f, uint32_t want)
+{
+    uint8_t *need = kb_calloc(want + 1, 1);
+    if (!need)
+        return KN_E_MEMORY;
+    f->failed = false;
+    need[want] = 1;
+    for (uint32_t s = want + 1; s-- > 0;) {
+        if (!need[s] || f->slots[s].storage || f->slots[s].error)
+            continue;
+        const tr_event *e = f->slots[s].event;
+        for (int k = 0; k < e->n_in; k++) {
+            if (tr_kind(e->in[k]) != TR_SLOT)
+                continue;
+            tr_code root = tr_out_of(f, tr_index(e->in[k]))->root;
+            if (tr_kind(root) == TR_SLOT)
+                need[tr_index(root)] = 1;
+        }
+    }
+    for (uint32_t s = 0; s <= want; s++)
+        if (need[s] && !f->slots[s].storage && !f->slots[s].error)
+            run_event(f, f->slots[s].event);
+    kb_free(need);
+    return f->failed ? kb_error_status() : KN_OK;
+}
+
+/* The graph that made root slot s should have output it. */
+static void ask_for(tr_frame *f, uint32_t s)
+{
+    for (tr_event *e = f->at; e; e = e->parent) {
+        tr_graph *g = e->graph;
+        if (!g || s < g->first_slot || s >= g->end_slot)
+            continue;
+        pthread_mutex_lock(&f->module->lock);
+        g->wanted[s - g->first_slot] = 1;
+        pthread_mutex_unlock(&f->module->lock);
+        if (atomic_fetch_add(&g->surprises, 1) >= 1)
+            f->rebuild = true;
+        return;
+    }
+}
+
+static kn_status need_slot(tr_frame *f, uint32_t slot)
+{
+    tr_code root = tr_out_of(f, slot)->root;
+    if (tr_kind(root) != TR_SLOT || f->slots[tr_index(root)].storage)
+        return KN_OK;
+    tr_trace("slot %u is computed again: its graph dropped it", tr_index(root));
+    ask_for(f, tr_index(root));
+    return compute_slot(f, tr_index(root));
+}
+
+kn_status tr_recompute(tr_frame *f, kn_tensor *t)
+{
+    if (t->slot >= f->n_slots || f->slots[t->slot].t != t)
+        return kb_broken(__FILE__, __LINE__, "a placeholder of no slot");
+    kn_status s = need_slot(f, t->slot);
+    if (s != KN_OK && !error_of_operand(f, TR_CODE(TR_SLOT, t->slot))) {
+        rt_tensor_set_error(t, s, kb_error_text());
+        f->n_pending--;
+        return s;
+    }
+    fill_handle(f, t->slot);
+    return t->state == RT_ERROR ? kb_fail((kn_status)t->slot, "%s", t->u.error) : KN_OK;
+}
+
+void tr_fill_leftovers(tr_frame *f)
+{
+    for (uint32_t s = 0; s < f->graph_slot && f->n_pending; s++)
+        if (pending(f, s))
+            tr_recompute(f, f->slots[s].t);
+}
+
+/* ---- programs ------------------------------------------------------------------------------------------------------------------------------------- */
+/* Operands that share memory must share it as when the code was made, as far as something is written. */
+static bool aliases_fit(const tr_variant *v, char *const *data, rt_storage *const *storage)
+{
+    for (int i = 0; i < v->n_inputs; i++)
+        for (int j = 0; j < i; j++) {
+            if (!v->input_written[i] && !v->input_written[j])
+                continue;
+            bool same = storage[i] == storage[j], was = v->input_alias[i] && v->input_alias[i] == v->input_alias[j];
+            if (same != was || (same && data[i] - data[j] != v->input_offset[i] - v->input_offset[j]))
+                return false;
+        }
+    return true;
+}
+
+typedef struct run_room { void **inputs; rt_storage **storages; int64_t *scalars; void **outputs; rt_storage **fresh; void *block; } run_room;
+
+static bool make_room(run_room *r, const tr_variant *v, char *local, size_t local_size)
+{
+    size_t n = (size_t)(2 * v->n_inputs + v->n_scalars + 2 * v->n_outputs) * 8;
+    r->block = n <= local_size ? NULL : kb_alloc(n);
+    char *p = r->block ? r->block : local;
+    if (n > local_size && !r->block)
+        return false;
+    r->inputs = (void **)p;
+    r->storages = (rt_storage **)(r->inputs + v->n_inputs);
+    r->scalars = (int64_t *)(r->storages + v->n_inputs);
+    r->outputs = (void **)(r->scalars + v->n_scalars);
+    r->fresh = (rt_storage **)(r->outputs + v->n_outputs);
+    return true;
+}
+
+/* Values that the graph reads: computed now where an earlier graph dropped them. */
+static kn_status gather(tr_frame *f, const tr_variant *v, run_room *r)
+{
+    for (int i = 0; i < v->n_inputs; i++) {
+        int64_t offset;
+        const kb_layout *l;
+        rt_storage *s = tr_locate(f, v->inputs[i], &offset, &l);
+        if (!s) {
+            if (need_slot(f, tr_index(v->inputs[i])) != KN_OK)
+                return kb_error_status();
+            s = tr_locate(f, v->inputs[i], &offset, &l);
+        }
+        r->storages[i] = s;
+        r->inputs[i] = (char *)s->data + offset * (int64_t)kb_dtype_bytes(l->dtype);
+    }
+    for (int i = 0; i < v->n_scalars; i++)
+        r->scalars[i] = f->scalars[v->scalars[i]];
+    return KN_OK;
+}
+
+/* Storage objects come before the program runs: after its first write nothing may fail. */
+static bool make_storages(const tr_variant *v, run_room *r)
+{
+    for (int i = 0; i < v->n_outputs; i++) {
+        r->fresh[i] = kb_calloc(1, sizeof **r->fresh);
+        if (!r->fresh[i]) {
+            while (i-- > 0)
+                kb_free(r->fresh[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+static kn_status run_program(tr_frame *f, const tr_variant *v, run_room *r)
+{
+    kn_status s = gather(f, v, r);
+    if (s != KN_OK)
+        return s;
+    if (v->input_written && !aliases_fit(v, (char **)r->inputs, r->storages))
+        return KN_E_STATE;
+    if (!make_storages(v, r))
+        return KN_E_MEMORY;
+    uint64_t before = tr_now();
+    s = cg_run(v->program, r->inputs, r->scalars, r->outputs);
+    f->program_ns += tr_now() - before;
+    for (int i = 0; i < v->n_outputs; i++) {
+        if (s != KN_OK) {
+            kb_free(r->fresh[i]);
+            continue;
+        }
+        rt_storage_init(r->fresh[i], r->outputs[i], v->output_bytes[i]);
+        rt_storage_release(f->slots[v->outputs[i]].storage);
+        f->slots[v->outputs[i]].storage = r->fresh[i];
+    }
+    for (int i = 0; v->input_written && i < v->n_inputs; i++)
+        if (v->input_written[i])
+            rt_storage_wrote(r->storages[i]);
+    return s;
+}
+
+/* Whether every handle that is alive gets its values from this variant, as a graph that writes needs it. */
+static bool covers(const tr_frame *f, const tr_variant *v, const tr_graph *g)
+{
+    for (uint32_t s = g->first_slot; s < g->end_slot; s++) {
+        if (!pending(f, s))
+            continue;
+        tr_code root = tr_out_of(f, s)->root;
+        bool found = tr_kind(root) != TR_SLOT || tr_index(root) < g->first_slot;
+        for (int i = 0; i < v->n_outputs && !found; i++)
+            found = v->outputs[i] == tr_index(root);
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v)
+{
+    char local[2048] __attribute__((aligned(16)));
+    run_room r;
+    if (!make_room(&r, v, local, sizeof local))
+        return KN_E_MEMORY;
+    kn_status s = run_program(f, v, &r);
+    kb_free(r.block);
+    if (s == KN_OK)
+        fill_range(f, g->first_slot, g->end_slot);
+    return s;
+}
+
+kn_status tr_run_graph(tr_frame *f, tr_event *end)
+{
+    tr_graph *g = end->graph;
+    if (!g)
+        return KN_OK;
+    if (g->writes && f->n_pending)
+        tr_fill_leftovers(f);
+    tr_variant *v = atomic_load_explicit(&g->variant, memory_order_acquire);
+    atomic_fetch_add_explicit(&g->runs, 1, memory_order_relaxed);
+    if (v && v->program && (!g->writes || covers(f, v, g)) && run_code(f, g, v) == KN_OK)
+        return KN_OK;
+    if (v && v->program && g->writes && !covers(f, v, g))
+        for (uint32_t s = g->first_slot; s < g->end_slot; s++)
+            if (pending(f, s) && tr_kind(tr_out_of(f, s)->root) == TR_SLOT && tr_index(tr_out_of(f, s)->root) >= g->first_slot)
+                ask_for(f, tr_index(tr_out_of(f, s)->root));
+    atomic_fetch_add_explicit(&f->module->fallbacks, v && v->program, memory_order_relaxed);
+    return run_ops_to(f, end->parent);
+}

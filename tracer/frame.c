@@ -1,0 +1,427 @@
+/* frame.c: a call of a compiled module, op by op: replay, side exit, the ends of graphs. Recording is in record.c.
+ *
+ * The hot path is replay_op: find the child that this op equals, hand out placeholders. It allocates nothing: the frame's arrays were made for the entry's
+ * longest path.
+ */
+#include "tracer/tr.h"
+#include "tracer/record.h"
+#include <string.h>
+#include <time.h>
+
+static inline tr_frame *frame_of(rt_trace *t) { return (tr_frame *)((char *)t - offsetof(tr_frame, trace)); }
+
+uint64_t tr_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- matching ------------------------------------------------------------------------------------------------------------------------ */
+/* Whether t may stand for the extern that this event bound. */
+static bool binds(const tr_frame *f, const tr_event *e, uint32_t index, const kn_tensor *t)
+{
+    if (t->state != RT_REAL || t->serial == f->serial)
+        return false;
+    for (int i = 0; i < e->n_bind; i++)
+        if (e->bind[i].index == index)
+            return kb_layout_equal(t->layout, e->bind[i].layout) && !atomic_load_explicit(&t->storage->mapped_write, memory_order_relaxed);
+    return false;
+}
+
+/* Operand k of the call against the event's. New externs go to f->externs past n_externs, not yet counted. */
+static inline bool operand_fits(tr_frame *f, const tr_event *e, int k, const kn_value *v, uint32_t *n_externs)
+{
+    tr_code c = e->in[k];
+    switch (tr_kind(c)) {
+    case TR_SLOT:
+        return v->kind == KN_KIND_TENSOR && v->as.tensor->serial == f->serial && v->as.tensor->slot == tr_index(c) && v->as.tensor->state != RT_DEAD;
+    case TR_EXTERN:
+        if (v->kind != KN_KIND_TENSOR)
+            return false;
+        if (tr_index(c) < *n_externs)
+            return f->externs[tr_index(c)] == v->as.tensor && v->as.tensor->state == RT_REAL;
+        if (!binds(f, e, tr_index(c), v->as.tensor))
+            return false;
+        f->externs[(*n_externs)++] = v->as.tensor;
+        return true;
+    case TR_SCALAR:
+        return rt_scalar_bits(v, &f->scalars[tr_index(c)]) == tr_scalar_dtype(c);
+    }
+    return v->kind == KN_KIND_NONE;
+}
+
+static inline bool event_fits(tr_frame *f, const tr_event *e, const rt_op *c)
+{
+    if (e->kind != EV_OP || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words)
+        return false;
+    for (int i = 0; i < c->n_words; i++)
+        if (e->words[i] != c->words[i])
+            return false;
+    uint32_t n_externs = f->n_externs;
+    for (int k = 0; k < c->n_in; k++)
+        if (!operand_fits(f, e, k, &c->in[k], &n_externs))
+            return false;
+    if (e->writes) {
+        kn_tensor *x = c->in[0].as.tensor;
+        if (x->storage && (atomic_load_explicit(&x->storage->mapped_read, memory_order_relaxed) || atomic_load_explicit(&x->storage->mapped_write, memory_order_relaxed)))
+            return false;                       /* eager says what is wrong */
+    }
+    for (uint32_t i = f->n_externs; i < n_externs; i++)
+        rt_retain(f->externs[i]);
+    f->n_externs = n_externs;
+    return true;
+}
+
+void tr_note_write(tr_frame *f, tr_code target, const kn_tensor *x)
+{
+    const rt_storage *s = x->storage;
+    if (!s) {                                   /* a placeholder: a view of something real, or a value still to come */
+        int64_t offset;
+        const kb_layout *l;
+        s = tr_locate(f, target, &offset, &l);
+    }
+    f->graph_writes = true;
+    if (s && f->n_written < sizeof f->written / sizeof *f->written)
+        f->written[f->n_written] = s;
+    f->n_written += s != NULL;
+}
+
+bool tr_is_written(const tr_frame *f, const rt_storage *s)
+{
+    if (f->n_written > sizeof f->written / sizeof *f->written)
+        return true;
+    for (uint32_t i = 0; i < f->n_written; i++)
+        if (f->written[i] == s)
+            return true;
+    return false;
+}
+
+/* A placeholder for each result. False when memory is short. */
+static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **out)
+{
+    for (int i = 0; i < e->n_out; i++) {
+        kn_tensor *t = rt_handle_new(ctx);
+        if (!t)
+            return false;
+        t->state = RT_PENDING;
+        t->layout = e->out[i].layout;
+        t->serial = f->serial;
+        t->slot = e->first_slot + (uint32_t)i;
+        t->u.trace = &f->trace;
+        f->slots[t->slot].t = t;
+        f->slots[t->slot].event = e;
+        f->n_pending++;
+        out[i] = t;
+    }
+    return true;
+}
+
+static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+{
+    for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire)) {
+        if (!event_fits(f, e, c))
+            continue;
+        if (e->writes) {
+            out[0] = c->in[0].as.tensor;
+            tr_note_write(f, e->in[0], out[0]);
+        } else if (!hand_out(f, ctx, e, out)) {
+            out[0] = out[1] = out[2] = rt_error_tensor(ctx, kb_op_info(c->op)->name, c->site);
+            return true;
+        }
+        f->at = e;
+        f->n_slots = e->first_slot + e->n_out;
+        f->n_scalars = e->first_scalar + e->n_scalar;
+        return true;
+    }
+    return false;
+}
+
+static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+{
+    tr_frame *f = frame_of(trace);
+    if (__builtin_expect(ctx->disabled != 0, 0)) {
+        if (kb_op_info(c->op)->cls == KB_WRITE)
+            tr_fill_leftovers(f);
+        rt_eager(ctx, c, out);
+        return;
+    }
+    if (f->mode == TR_REPLAY) {
+        if (replay_op(f, ctx, c, out))
+            return;
+        tr_diverge(f);
+    }
+    if (f->mode == TR_RECORD)
+        tr_record_op(f, c, out);
+    else
+        rt_eager(ctx, c, out);
+}
+
+/* ---- side exit --------------------------------------------------------------------------------------------------------------------------- */
+void tr_let_go(tr_frame *f)
+{
+    if (f->ctx && f->ctx->trace == &f->trace)
+        f->ctx->trace = f->trace.outer;
+    f->mode = TR_EAGER;
+}
+
+void tr_diverge(tr_frame *f)
+{
+    tr_trace("side exit after event '%s' at %s", f->at->kind == EV_OP ? kb_op_info((kb_opcode)f->at->op)->name : "start", f->at->site ? f->at->site : "?");
+    kn_status s = tr_run_ops(f);
+    tr_fill_leftovers(f);
+    pthread_mutex_lock(&f->module->lock);
+    bool spent = f->module->paths >= (uint64_t)f->module->options.max_paths;
+    if (spent && s == KN_OK)
+        tr_module_note(f->module, BREAK_TOO_MANY_PATHS, f->at->site, "%llu paths are known", (unsigned long long)f->module->paths);
+    pthread_mutex_unlock(&f->module->lock);
+    if (s != KN_OK || spent) {
+        atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
+        tr_let_go(f);
+        return;
+    }
+    f->mode = TR_RECORD;
+    f->recorded = true;
+}
+
+/* ---- the ends of graphs --------------------------------------------------------------------------------------------------------------------- */
+void tr_graph_ended(tr_frame *f, tr_event *e)
+{
+    f->at = e;
+    f->graph_begin = e;
+    f->graph_slot = f->n_slots;
+    f->graph_writes = false;
+    f->n_written = 0;
+}
+
+static tr_event *find_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n)
+{
+    for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire))
+        if (e->kind == kind && e->op == code && e->n_in == n && memcmp(e->in, in, (size_t)n * sizeof *in) == 0)
+            return e;
+    return NULL;
+}
+
+/* The pending graph ends here: by a known event, or by a new one. */
+static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n, const char *site, int64_t bytes)
+{
+    if (f->mode == TR_REPLAY) {
+        tr_event *e = find_end(f, kind, code, in, n);
+        if (e) {
+            uint64_t before = tr_now(), inside = f->program_ns;
+            kn_status s = tr_run_graph(f, e);
+            atomic_fetch_add_explicit(&e->count, 1, memory_order_relaxed);
+            atomic_fetch_add_explicit(&e->lost_ns, tr_now() - before - (f->program_ns - inside), memory_order_relaxed);
+            tr_graph_ended(f, e);
+            if (s != KN_OK)
+                tr_let_go(f);
+            return s;
+        }
+        tr_diverge(f);
+    }
+    if (f->mode == TR_RECORD)
+        tr_record_end(f, kind, code, in, n, site, bytes);
+    return f->failed ? kb_error_status() : KN_OK;
+}
+
+static kn_status error_of(const kn_tensor *t)
+{
+    return t->state == RT_ERROR ? kb_fail((kn_status)t->slot, "%s", t->u.error) : t->state == RT_REAL ? KN_OK : kb_fail(KN_E_STATE, "%s", kn_tensor_error(t));
+}
+
+static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site)
+{
+    tr_frame *f = frame_of(trace);
+    if (t->state == RT_PENDING && t->u.trace != trace)
+        return t->u.trace->ops->foreign(t->u.trace, t);
+    if (ctx->disabled)
+        return t->state == RT_PENDING ? tr_recompute(f, t) : error_of(t);
+    bool mine = t->serial == f->serial;
+    bool pending = t->state == RT_PENDING || (f->mode == TR_RECORD && mine && t->slot >= f->graph_slot);
+    if (!pending && !(t->state == RT_REAL && tr_is_written(f, t->storage)))
+        return error_of(t);
+    if (t->state == RT_PENDING && t->slot < f->graph_slot)
+        return tr_recompute(f, t);
+    tr_code in = TR_NONE;
+    if (mine && t->state != RT_ERROR)
+        in = TR_CODE(TR_SLOT, t->slot);
+    else
+        for (uint32_t i = 0; i < f->n_externs; i++)
+            if (f->externs[i] == t)
+                in = TR_CODE(TR_EXTERN, i);
+    int64_t bytes = t->layout ? t->layout->numel * (int64_t)kb_dtype_bytes(t->layout->dtype) : 0;
+    end_graph(f, EV_SYNC, code, &in, 1, site, bytes);
+    if (t->state == RT_PENDING)                 /* the graph that makes it ran before it was asked for: its code is widened */
+        return tr_recompute(f, t);
+    return error_of(t);
+}
+
+static void breaks(rt_trace *trace, rt_ctx *ctx, int code, const char *site)
+{
+    (void)ctx;
+    end_graph(frame_of(trace), EV_BREAK, code, NULL, 0, site, 0);
+}
+
+/* Host code is about to write s: what was computed lazily from the old contents is computed first. */
+static void host_write(rt_trace *trace, rt_ctx *ctx, rt_storage *s)
+{
+    (void)s;
+    tr_frame *f = frame_of(trace);
+    if (f->at != f->graph_begin && !ctx->disabled)
+        end_graph(f, EV_BREAK, BREAK_MAP, NULL, 0, NULL, 0);
+    tr_fill_leftovers(f);
+}
+
+static void dropped(rt_trace *trace, kn_tensor *t)
+{
+    tr_frame *f = frame_of(trace);
+    if (t->slot < f->n_slots && f->slots[t->slot].t == t)
+        f->slots[t->slot].t = NULL;
+    f->n_pending--;
+}
+
+static void retained(rt_trace *trace, kn_tensor *t)
+{
+    (void)trace;
+    (void)t;                                    /* counts are looked at where a graph ends */
+}
+
+static void module_moved(rt_trace *trace, kn_module *m)
+{
+    (void)m;
+    frame_of(trace)->path_cache = NULL;
+}
+
+/* t is needed by code that this frame doesn't trace: after a side exit of an inner region, or from another thread. */
+static kn_status foreign(rt_trace *trace, kn_tensor *t)
+{
+    tr_frame *f = frame_of(trace);
+    if (f->ctx != rt_get())
+        return kb_fail(KN_E_STATE, "a value of a compiled call that is still running was used by another thread: hand it on after the module returned");
+    if (t->slot < f->graph_slot || f->at == f->graph_begin)
+        return tr_recompute(f, t);
+    tr_diverge(f);
+    return error_of(t);
+}
+
+static void abandon(rt_trace *trace, rt_ctx *ctx)
+{
+    (void)ctx;
+    tr_frame *f = frame_of(trace);
+    if (f->mode == TR_REPLAY) {                 /* what eager would have done by now */
+        tr_run_ops(f);
+        tr_fill_leftovers(f);
+    }
+    tr_let_go(f);
+    tr_frame_free(f);
+}
+
+const rt_trace_ops tr_frame_ops = {
+    .op = frame_op, .host_read = host_read, .host_write = host_write, .dropped = dropped, .retained = retained, .breaks = breaks,
+    .module_enter = module_moved, .module_leave = module_moved, .abandon = abandon, .foreign = foreign,
+};
+
+/* ---- the call's end ------------------------------------------------------------------------------------------------------------------------------ */
+/* Placeholders that outlived their graph: kept by a hook, a global, an outer scope. */
+static void materialise_kept(tr_frame *f)
+{
+    for (uint32_t s = 0; s < f->n_slots && f->n_pending; s++)
+        if (f->slots[s].t && f->slots[s].t->state == RT_PENDING)
+            tr_recompute(f, f->slots[s].t);
+}
+
+void tr_finish(tr_frame *f, kn_tensor **tensors, int n)
+{
+    tr_code local[32], *in = n <= 32 ? local : kb_alloc((size_t)n * sizeof *in);
+    if (f->mode != TR_EAGER && in) {
+        for (int i = 0; i < n; i++)
+            in[i] = tensors[i]->serial == f->serial && tensors[i]->state != RT_ERROR ? TR_CODE(TR_SLOT, tensors[i]->slot) : TR_NONE;
+        end_graph(f, EV_RETURN, 0, in, n, NULL, 0);
+    } else if (f->mode == TR_REPLAY)
+        tr_diverge(f);
+    if (in != local)
+        kb_free(in);
+    if (f->n_pending)
+        materialise_kept(f);
+    tr_event *end = f->at;
+    bool complete = end->kind == EV_RETURN;
+    tr_let_go(f);
+    if (complete && (f->recorded || f->rebuild))
+        tr_compile_path(f->module, end);
+}
+
+/* ---- frames -------------------------------------------------------------------------------------------------------------------------------------------- */
+static bool grow(void **items, int64_t *cap, int64_t want, size_t size)
+{
+    if (want <= *cap)
+        return true;
+    int64_t n = *cap ? *cap : 32;
+    while (n < want)
+        n *= 2;
+    void *p = kb_realloc(*items, (size_t)n * size);
+    if (!p)
+        return false;
+    memset((char *)p + (size_t)*cap * size, 0, (size_t)(n - *cap) * size);
+    *items = p;
+    *cap = n;
+    return true;
+}
+
+bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars)
+{
+    return grow((void **)&f->slots, &f->cap_slots, slots, sizeof *f->slots) && grow((void **)&f->externs, &f->cap_externs, externs, sizeof *f->externs) &&
+           grow((void **)&f->scalars, &f->cap_scalars, scalars, sizeof *f->scalars);
+}
+
+static _Atomic(uint64_t) next_serial = 1;
+
+tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const *args, int n)
+{
+    tr_frame *f = atomic_exchange(&m->spare, NULL);
+    if (!f)
+        f = kb_calloc(1, sizeof *f);
+    if (!f)
+        return NULL;
+    f->module = m;
+    if (!tr_room(f, e->max_slots, e->max_externs, e->max_scalars)) {
+        tr_frame_free(f);
+        return NULL;
+    }
+    f->trace = (rt_trace){&tr_frame_ops, ctx->trace, (uint32_t)ctx->n_scopes};
+    f->entry = e;
+    f->serial = atomic_fetch_add_explicit(&next_serial, 1, memory_order_relaxed);
+    f->ctx = ctx;
+    f->at = f->graph_begin = e->root;
+    f->n_slots = f->n_scalars = f->graph_slot = f->n_written = f->n_pending = 0;
+    f->n_externs = (uint32_t)n;
+    for (int i = 0; i < n; i++)
+        f->externs[i] = rt_retain(args[i]);
+    f->graph_writes = f->recorded = f->rebuild = f->failed = false;
+    f->path_cache = NULL;
+    f->program_ns = 0;
+    f->mode = atomic_load_explicit(&e->root->child, memory_order_acquire) ? TR_REPLAY : TR_RECORD;
+    f->recorded = f->mode == TR_RECORD;
+    return f;
+}
+
+void tr_frame_free(tr_frame *f)
+{
+    if (!f)
+        return;
+    for (uint32_t i = 0; i < f->n_externs; i++)
+        rt_release(f->externs[i]);
+    for (uint32_t i = 0; i < f->n_slots; i++) {
+        rt_storage_release(f->slots[i].storage);
+        kb_free(f->slots[i].error);
+        f->slots[i] = (tr_slot){0};
+    }
+    f->n_externs = f->n_slots = 0;
+    f->ctx = NULL;
+    f = atomic_exchange(&f->module->spare, f);
+    if (f) {
+        kb_free(f->slots);
+        kb_free(f->externs);
+        kb_free(f->scalars);
+        kb_free(f);
+    }
+}

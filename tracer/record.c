@@ -1,0 +1,201 @@
+/* record.c: a call is written down while it runs eagerly. */
+#include "tracer/record.h"
+#include <string.h>
+
+enum { MAX_EVENTS = 200000 };                   /* of one compiled module */
+
+static void stop(tr_frame *f, int code, const char *site, const char *what)
+{
+    pthread_mutex_lock(&f->module->lock);
+    tr_module_note(f->module, code, site, "%s", what);
+    pthread_mutex_unlock(&f->module->lock);
+    atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
+    tr_let_go(f);
+}
+
+/* Operand codes of a call whose operands are all real; new externs are bound past n_externs. */
+static bool encode(tr_frame *f, const rt_op *c, tr_code *in, uint32_t *n_externs, uint32_t *n_scalars)
+{
+    for (int k = 0; k < c->n_in; k++) {
+        const kn_value *v = &c->in[k];
+        int64_t bits;
+        kn_dtype d = rt_scalar_bits(v, &bits);
+        in[k] = TR_NONE;
+        if (d) {
+            if (!tr_room(f, 0, 0, *n_scalars + 1))
+                return false;
+            f->scalars[*n_scalars] = bits;
+            in[k] = TR_SCALAR_CODE((*n_scalars)++, d);
+        } else if (v->kind == KN_KIND_TENSOR && v->as.tensor->serial == f->serial)
+            in[k] = TR_CODE(TR_SLOT, v->as.tensor->slot);
+        else if (v->kind == KN_KIND_TENSOR) {
+            uint32_t i = 0;
+            while (i < *n_externs && f->externs[i] != v->as.tensor)
+                i++;
+            if (i == *n_externs) {
+                if (!tr_room(f, 0, i + 1, 0))
+                    return false;
+                f->externs[(*n_externs)++] = v->as.tensor;
+            }
+            in[k] = TR_CODE(TR_EXTERN, i);
+        }
+    }
+    return true;
+}
+
+/* Where result t of the call lives. */
+static tr_out place_of(const tr_frame *f, const rt_op *c, const tr_code *in, const kn_tensor *t, uint32_t slot)
+{
+    tr_out o = {kb_layout_retain(t->layout), TR_CODE(TR_SLOT, slot), 0};
+    if (kb_op_info(c->op)->cls != KB_VIEW || c->in[0].kind != KN_KIND_TENSOR || c->in[0].as.tensor->storage != t->storage)
+        return o;
+    const kn_tensor *x = c->in[0].as.tensor;
+    if (tr_kind(in[0]) == TR_EXTERN) {
+        o.root = in[0];
+        o.offset = t->offset - x->offset;
+    } else {
+        const tr_out *r = tr_out_of(f, tr_index(in[0]));
+        o.root = r->root;
+        o.offset = r->offset + t->offset - x->offset;
+    }
+    return o;
+}
+
+static const char *path_of(tr_frame *f)
+{
+    if (!f->path_cache) {
+        char path[256];
+        f->path_cache = kb_arena_strdup(&f->module->arena, rt_module_path(path, sizeof path, f->ctx));
+    }
+    return f->path_cache;
+}
+
+static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t n_externs, uint32_t n_scalars, kn_tensor **out)
+{
+    const kb_opinfo *info = kb_op_info(c->op);
+    bool writes = info->cls == KB_WRITE;
+    size_t n_out = writes ? 0 : (size_t)info->n_out;
+    tr_event *e = tr_event_new(f->module, (size_t)c->n_in, (size_t)c->n_words, n_out, n_externs - f->n_externs);
+    if (!e)
+        return NULL;
+    e->kind = EV_OP;
+    e->op = (uint16_t)c->op;
+    e->math = (uint8_t)f->ctx->last_math;
+    e->writes = writes;
+    e->first_slot = f->n_slots;
+    e->first_scalar = f->n_scalars;
+    e->first_extern = f->n_externs;
+    e->n_scalar = (uint16_t)(n_scalars - f->n_scalars);
+    e->site = c->site;
+    e->path = path_of(f);
+    memcpy((void *)(uintptr_t)e->in, in, (size_t)c->n_in * sizeof *in);
+    if (c->n_words)
+        memcpy((void *)(uintptr_t)e->words, c->words, (size_t)c->n_words * sizeof *c->words);
+    for (uint32_t i = f->n_externs; i < n_externs; i++) {
+        const kn_tensor *t = f->externs[i];
+        ((tr_bind *)(uintptr_t)e->bind)[i - f->n_externs] = (tr_bind){i, kb_layout_retain(t->layout), t->storage->uid, t->offset};
+    }
+    for (size_t i = 0; i < n_out; i++) {
+        e->out[i] = place_of(f, c, in, out[i], f->n_slots + (uint32_t)i);
+        e->copies = info->cls == KB_VIEW && tr_kind(e->out[i].root) == TR_SLOT && tr_index(e->out[i].root) == f->n_slots + (uint32_t)i;
+    }
+    return e;
+}
+
+static void raise(_Atomic(uint32_t) *max, uint32_t n)
+{
+    if (n > atomic_load(max))
+        atomic_store(max, n);
+}
+
+/* The event can be seen from here on; the frame's numbers move past it. */
+static void publish(tr_frame *f, tr_event *e, uint32_t n_externs, uint32_t n_scalars, kn_tensor **out)
+{
+    raise(&f->entry->max_slots, e->first_slot + e->n_out + 8);
+    raise(&f->entry->max_externs, n_externs + KB_MAX_IN);
+    raise(&f->entry->max_scalars, n_scalars + KB_MAX_IN);
+    tr_event_link(f->at, e);
+    f->at = e;
+    for (uint32_t i = f->n_externs; i < n_externs; i++)
+        rt_retain(f->externs[i]);
+    f->n_externs = n_externs;
+    f->n_scalars = n_scalars;
+    for (int i = 0; i < e->n_out; i++) {
+        out[i]->serial = f->serial;
+        out[i]->slot = e->first_slot + (uint32_t)i;
+        f->slots[out[i]->slot] = (tr_slot){out[i], e, NULL, NULL};
+    }
+    f->n_slots = e->first_slot + e->n_out;
+}
+
+void tr_record_op(tr_frame *f, const rt_op *c, kn_tensor **out)
+{
+    rt_eager(f->ctx, c, out);
+    if (kn_failed(out[0])) {
+        stop(f, BREAK_OP_FAILED, c->site, kn_tensor_error(out[0]));
+        return;
+    }
+    tr_code in[KB_MAX_IN];
+    uint32_t n_externs = f->n_externs, n_scalars = f->n_scalars;
+    tr_event *e = NULL;
+    pthread_mutex_lock(&f->module->lock);
+    bool room = f->module->events < MAX_EVENTS;
+    if (room && encode(f, c, in, &n_externs, &n_scalars) && tr_room(f, f->n_slots + KB_MAX_OUT, 0, 0))
+        e = append(f, c, in, n_externs, n_scalars, out);
+    if (e)
+        publish(f, e, n_externs, n_scalars, out);
+    pthread_mutex_unlock(&f->module->lock);
+    if (!e) {
+        stop(f, room ? BREAK_NO_MEMORY : BREAK_TOO_MANY_EVENTS, c->site, room ? "recording ran out of memory" : "the module's calls had too many different operations");
+        return;
+    }
+    if (e->writes)
+        tr_note_write(f, in[0], out[0]);
+}
+
+/* ---- ends --------------------------------------------------------------------------------------------------------------------------------- */
+/* Slots that must be output whatever later events say: handles that someone holds beside their scope; with writes, every one that is alive. */
+static void mark_kept(const tr_frame *f, tr_graph *g)
+{
+    for (uint32_t s = g->first_slot; s < g->end_slot; s++) {
+        if (!tr_slot_alive(f, s))
+            continue;
+        const kn_tensor *t = f->slots[s].t;
+        int held = atomic_load(&((kn_tensor *)(uintptr_t)t)->count) - (t->owned_at != RT_NOT_OWNED);
+        tr_code root = tr_out_of(f, s)->root;
+        if ((held > 0 || g->writes) && tr_kind(root) == TR_SLOT && tr_index(root) >= g->first_slot)
+            g->wanted[tr_index(root) - g->first_slot] = 1;
+    }
+}
+
+void tr_record_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n, const char *site, int64_t bytes)
+{
+    pthread_mutex_lock(&f->module->lock);
+    tr_event *e = n <= UINT8_MAX ? tr_event_new(f->module, (size_t)n, 0, 0, 0) : NULL;
+    if (e) {
+        e->kind = (uint8_t)kind;
+        e->op = (uint16_t)code;
+        if (n)
+            memcpy((void *)(uintptr_t)e->in, in, (size_t)n * sizeof *in);
+        e->first_slot = f->n_slots;
+        e->first_scalar = f->n_scalars;
+        e->first_extern = f->n_externs;
+        e->site = site;
+        e->path = path_of(f);
+        e->crossing_bytes = bytes;
+        e->count = 1;
+        e->parent = f->at;
+        tr_graph *g = tr_graph_new(f->module, f->graph_begin, e);
+        if (g)
+            mark_kept(f, g);
+        tr_event_link(f->at, e);
+        f->module->paths += kind == EV_RETURN;
+        if (kind != EV_RETURN)
+            tr_trace("graph break %s at %s", kb_break_get(code)->code, site ? site : "?");
+    }
+    pthread_mutex_unlock(&f->module->lock);
+    if (e)
+        tr_graph_ended(f, e);
+    else
+        stop(f, BREAK_NO_MEMORY, site, "recording ran out of memory");
+}

@@ -1,0 +1,205 @@
+/* tr.h: the trace tree of a compiled module, and the call frames that walk it.
+ *
+ * EVENTS. A compiled module has ENTRIES (one for each set of input layouts); an entry has a tree of events: what forward did on some call, op by op. Children of
+ * an event are what came next on different calls. Events are immutable once they can be seen; only `child`, `sibling` and the graph's variant change, atomically.
+ * GRAPHS. A SYNC, BREAK or RETURN event ends a graph: the ops since the previous such event. Its code is a VARIANT, replaced as a whole.
+ * FRAMES. One call of a compiled module. RECORD: ops run eagerly and become events. REPLAY: ops are compared with events and give placeholders. EAGER: the frame
+ * has let go of the thread; ops run as if nothing were compiled.
+ *
+ * VALUES. A value that the call's ops made is a SLOT, numbered along the path. A tensor that the call didn't make is an EXTERN: arguments first, then others
+ * by first use. Numbers passed as operands are SCALARS, numbered along the path. A view's values are its root's: a fresh slot's storage or an extern's.
+ *
+ * Nothing executes before the event that ends its graph has matched. When nothing matches, the call goes on as a recording (tr_diverge): the graph's matched
+ * ops are run by the op interpreter (exec.c), writes included, so that the call stands where an eager one would.
+ */
+#ifndef TR_H
+#define TR_H
+#include "base/breaks.h"
+#include "codegen/cg.h"
+#include "runtime/module.h"
+#include "runtime/rt.h"
+#include <pthread.h>
+
+/* ---- operand codes: kind in the upper four bits, index below; of a scalar also its dtype (bits 20..27) -------------------------------- */
+typedef uint32_t tr_code;
+enum { TR_NONE = 0, TR_SLOT = 1, TR_EXTERN = 2, TR_SCALAR = 3 };
+#define TR_CODE(kind, index) ((tr_code)((uint32_t)(kind) << 28 | (uint32_t)(index)))
+#define TR_SCALAR_CODE(index, dtype) TR_CODE(TR_SCALAR, (uint32_t)(index) | (uint32_t)(dtype) << 20)
+static inline int tr_kind(tr_code c) { return (int)(c >> 28); }
+static inline uint32_t tr_index(tr_code c) { return tr_kind(c) == TR_SCALAR ? c & 0xfffff : c & 0xfffffff; }
+static inline kn_dtype tr_scalar_dtype(tr_code c) { return (kn_dtype)(c >> 20 & 0xff); }
+enum { TR_MAX_SLOTS = 1 << 20 };
+
+typedef enum tr_event_kind { EV_ROOT, EV_OP, EV_SYNC, EV_BREAK, EV_RETURN } tr_event_kind;
+
+/* Where a result lives: its root (itself when fresh), and its first element from the root's. */
+typedef struct tr_out { const kb_layout *layout; tr_code root; int64_t offset; } tr_out;
+/* A tensor bound at this event: what later calls must bring in its place. */
+typedef struct tr_bind { uint32_t index; const kb_layout *layout; uint64_t storage_uid; int64_t offset; } tr_bind;
+
+typedef struct tr_event tr_event;
+typedef struct tr_graph tr_graph;
+struct tr_event {
+    uint8_t kind, n_in, n_out, n_bind;
+    uint16_t op, n_words;                       /* SYNC, BREAK: op holds the break code */
+    uint8_t math;
+    bool writes, copies;                        /* an in-place op; a view op that copies */
+    uint16_t n_scalar;
+    uint32_t first_slot, first_scalar, first_extern;    /* numbers in use before this event */
+    const tr_code *in;
+    const int64_t *words;
+    tr_out *out;
+    const tr_bind *bind;
+    _Atomic(tr_event *) child, sibling;
+    tr_event *parent;
+    tr_graph *graph;                            /* ends this graph; NULL for ops and for graphs without ops */
+    const char *site, *path;
+    _Atomic(uint64_t) count;                    /* SYNC, BREAK, RETURN: times reached */
+    _Atomic(uint64_t) lost_ns;                  /* SYNC, BREAK: spent there outside of kernels */
+    int64_t crossing_bytes;                     /* SYNC, BREAK: the value read by the host */
+};
+
+/* ---- compiled graphs ----------------------------------------------------------------------------------------------------------------- */
+/* Immutable once published. */
+typedef struct tr_variant {
+    cg_program *program;                        /* NULL: run by the op interpreter */
+    int n_inputs, n_outputs, n_scalars;
+    tr_code *inputs;                            /* of the program, in order */
+    uint8_t *input_alias;                       /* alias class by input, 0: free; only where the graph writes */
+    int64_t *input_offset;                      /* of an aliased input from its class's first, in bytes */
+    bool *input_written;
+    uint32_t *scalars;                          /* frame scalar by program scalar */
+    uint32_t *outputs;                          /* root slot by output */
+    int64_t *output_bytes;
+    struct tr_variant *older;                   /* replaced variants are freed with the graph: somebody may still run them */
+} tr_variant;
+
+struct tr_graph {
+    tr_event *begin, *end;                      /* ops stand strictly between; begin is a root or an ending event */
+    int n_ops, number;
+    bool writes;
+    _Atomic(tr_variant *) variant;              /* NULL until compiled */
+    uint32_t first_slot, end_slot;
+    _Atomic(uint32_t) surprises;                /* calls on which a value was needed that the variant doesn't output */
+    uint8_t *wanted;                            /* by slot - first_slot: outputs asked for; under the module's mutex */
+    int fallback;                               /* code when it can't be compiled, else 0 */
+    _Atomic(uint64_t) runs;
+    cg_stats stats;
+};
+
+/* ---- entries and modules ------------------------------------------------------------------------------------------------------------------ */
+typedef struct tr_entry {
+    struct tr_entry *next;
+    int n_args;
+    const kb_layout **layouts;                  /* by argument tensor, in order of the arguments (tuples walked) */
+    tr_bind *binds;                             /* the same tensors, as they were when the entry was made */
+    tr_event *root;
+    _Atomic(uint32_t) max_slots, max_scalars, max_externs;      /* along any path: room that frames make ahead */
+} tr_entry;
+
+typedef struct tr_miss { struct tr_miss *next; int code; char *text; const char *site; uint64_t count; } tr_miss;    /* a recompilation or fallback, told */
+
+typedef struct tr_frame tr_frame;
+typedef struct tr_module {
+    kn_module base;                             /* what the user holds */
+    kn_module *target;
+    kn_compile_options options;
+    const char *site;
+    pthread_mutex_t lock;                       /* appending to the tree, compiling, reports */
+    kb_arena arena;                             /* events and all that hangs on them */
+    _Atomic(tr_entry *) entries;
+    tr_graph **graphs;      int64_t n_graphs, cap_graphs;
+    tr_event **ends;        int64_t n_ends, cap_ends;           /* every SYNC, BREAK, RETURN */
+    tr_miss *misses;
+    _Atomic(tr_frame *) spare;                  /* a frame kept for the next call */
+    _Atomic(uint64_t) calls, fallbacks, replays;
+    uint64_t paths, compiles, recompiles, compile_us, events;
+    char *full_error;                           /* .fullgraph: the breaks seen */
+    uint64_t target_serial;
+} tr_module;
+
+/* ---- frames --------------------------------------------------------------------------------------------------------------------------------- */
+typedef enum tr_mode { TR_RECORD, TR_REPLAY, TR_EAGER } tr_mode;
+
+typedef struct tr_slot {
+    kn_tensor *t;                               /* the handle, not counted; NULL once it is gone */
+    const tr_event *event;
+    rt_storage *storage;                        /* of a fresh slot that has its values; counted */
+    char *error;                                /* the op that makes it failed on this call: its sentence; owned */
+} tr_slot;
+
+struct tr_frame {
+    rt_trace trace;
+    tr_module *module;
+    tr_entry *entry;
+    uint64_t serial;
+    tr_mode mode;
+    rt_ctx *ctx;
+    tr_event *at;                               /* the newest event that matched or was recorded */
+    tr_event *graph_begin;
+    uint32_t n_slots, n_externs, n_scalars, graph_slot;         /* graph_slot: first slot of the pending graph */
+    int64_t cap_slots, cap_externs, cap_scalars;
+    tr_slot *slots;
+    kn_tensor **externs;                        /* counted */
+    int64_t *scalars;
+    uint32_t n_written;                         /* storages that the pending graph writes; more than fit: everything counts as written */
+    const rt_storage *written[8];
+    bool graph_writes;
+    uint32_t n_pending;                         /* placeholders alive */
+    bool recorded;                              /* something new was recorded on this call */
+    bool rebuild;                               /* a graph on the path has to output more */
+    bool failed;                                /* an op failed inside a deferred graph */
+    const char *path_cache;                     /* module path while recording; NULL: ask again */
+    uint64_t program_ns;                        /* spent inside programs and kernels */
+};
+
+/* ---- tree.c ------------------------------------------------------------------------------------------------------------------------------------- */
+tr_entry *tr_entry_find(tr_module *m, int n, kn_tensor *const *args);
+/* A new entry; reports the miss when there were others. NULL when memory is short. Takes the lock. */
+tr_entry *tr_entry_add(tr_module *m, int n, kn_tensor *const *args, const char *site);
+tr_event *tr_event_new(tr_module *m, size_t n_in, size_t n_words, size_t n_out, size_t n_bind);   /* lock held; zeroed; NULL when memory is short */
+void tr_event_link(tr_event *parent, tr_event *e);                                              /* lock held */
+tr_graph *tr_graph_new(tr_module *m, tr_event *begin, tr_event *end);                           /* lock held; also when it has no ops (then NULL and end->graph NULL) */
+void tr_module_note(tr_module *m, int code, const char *site, const char *format, ...) __attribute__((format(printf, 4, 5)));
+static inline const tr_out *tr_out_of(const tr_frame *f, uint32_t slot)
+{
+    const tr_event *e = f->slots[slot].event;
+    return &e->out[slot - e->first_slot];
+}
+
+/* ---- frame.c ------------------------------------------------------------------------------------------------------------------------------------ */
+extern const rt_trace_ops tr_frame_ops;
+/* Ends the frame's hold on the thread: later ops are eager. All placeholders must be real. */
+void tr_let_go(tr_frame *f);
+void tr_frame_free(tr_frame *f);
+/* Side exit: the pending graph's matched ops are run, every alive handle becomes real, recording goes on from here (or eager, when budgets are spent). */
+void tr_diverge(tr_frame *f);
+/* The call's end: `tensors` are the result's. */
+void tr_finish(tr_frame *f, kn_tensor **tensors, int n);
+bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
+
+/* ---- exec.c -------------------------------------------------------------------------------------------------------------------------------------- */
+/* Runs the pending graph, which `end` ends. Every alive handle it must fill is REAL (or ERROR) after it; others stay PENDING. KN_OK unless an op failed. */
+kn_status tr_run_graph(tr_frame *f, tr_event *end);
+/* Runs the ops of the pending graph up to f->at by the op interpreter and fills every alive handle. */
+kn_status tr_run_ops(tr_frame *f);
+/* A placeholder of an earlier graph that kept it from being output: its slice is computed again. */
+kn_status tr_recompute(tr_frame *f, kn_tensor *t);
+bool tr_slot_alive(const tr_frame *f, uint32_t slot);   /* its handle is still there (PENDING or REAL) */
+/* Where an operand is. storage NULL: it has no values yet. */
+rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_layout **layout);
+void tr_fill_leftovers(tr_frame *f);            /* all of them, before a write could change what they read */
+bool tr_is_written(const tr_frame *f, const rt_storage *s);
+
+/* ---- build.c --------------------------------------------------------------------------------------------------------------------------------------- */
+/* The graph as IR, with the root slots in `out` (bytes by slot - first_slot) as outputs. NULL after a failure. *v's lists are filled. */
+ir_graph *tr_build(tr_module *m, tr_graph *g, const uint8_t *out, tr_variant *v);
+/* Compiles every graph on the path to `end` that lacks a variant or whose outputs have to grow. Takes the lock. */
+void tr_compile_path(tr_module *m, tr_event *end);
+void tr_variant_free(tr_variant *v);
+
+/* ---- report.c -------------------------------------------------------------------------------------------------------------------------------------- */
+tr_module *tr_module_of(const kn_module *m);    /* NULL, failure recorded, when m is no compiled module */
+void tr_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));      /* KN_TRACE=1 */
+
+#endif

@@ -1,0 +1,172 @@
+/* tree.c: entries, events and graphs: what is written down of the calls of a compiled module.
+ *
+ * Appending happens under the module's mutex; readers walk child and sibling pointers without it, so a new event is complete before it is linked. Events
+ * live in the module's arena until the module is freed.
+ */
+#include "tracer/tr.h"
+#include <stdio.h>
+#include <string.h>
+
+/* ---- entries ----------------------------------------------------------------------------------------------------------------------- */
+static bool entry_fits(const tr_entry *e, int n, kn_tensor *const *args)
+{
+    if (e->n_args != n)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (!kb_layout_equal(e->layouts[i], args[i]->layout))
+            return false;
+    return true;
+}
+
+tr_entry *tr_entry_find(tr_module *m, int n, kn_tensor *const *args)
+{
+    for (tr_entry *e = atomic_load_explicit(&m->entries, memory_order_acquire); e; e = e->next)
+        if (entry_fits(e, n, args))
+            return e;
+    return NULL;
+}
+
+/* Says what kept the inputs from the entry that fits best: the report's recompilation. */
+static void note_miss(tr_module *m, const tr_entry *e, int n, kn_tensor *const *args, const char *site)
+{
+    if (e->n_args != n) {
+        tr_module_note(m, BREAK_GUARD_COUNT, site, "%d tensors are given, %d were", n, e->n_args);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        const kb_layout *was = e->layouts[i], *is = args[i]->layout;
+        char a[160], b[160];
+        if (kb_layout_equal(was, is))
+            continue;
+        int code = was->dtype != is->dtype ? BREAK_GUARD_DTYPE : was->rank != is->rank ? BREAK_GUARD_RANK
+                   : memcmp(was->sizes, is->sizes, (size_t)is->rank * sizeof(int64_t)) ? BREAK_GUARD_SIZE : BREAK_GUARD_STRIDES;
+        tr_module_note(m, code, site, "argument tensor %d was %s and is %s", i, kb_layout_text(a, sizeof a, was), kb_layout_text(b, sizeof b, is));
+        return;
+    }
+}
+
+static tr_entry *entry_add(tr_module *m, int n, kn_tensor *const *args, const char *site)
+{
+    tr_entry *first = atomic_load(&m->entries), *e = kb_arena_alloc(&m->arena, sizeof *e);
+    if (!e || !(e->layouts = kb_arena_alloc(&m->arena, sizeof *e->layouts * (size_t)(n + 1))))
+        return NULL;
+    if (!(e->binds = kb_arena_alloc(&m->arena, sizeof *e->binds * (size_t)(n + 1))))
+        return NULL;
+    e->root = tr_event_new(m, 0, 0, 0, 0);
+    if (!e->root)
+        return NULL;
+    e->root->kind = EV_ROOT;
+    e->root->first_extern = (uint32_t)n;
+    e->n_args = n;
+    for (int i = 0; i < n; i++) {
+        e->layouts[i] = kb_layout_retain(args[i]->layout);
+        e->binds[i] = (tr_bind){(uint32_t)i, e->layouts[i], args[i]->storage->uid, args[i]->offset};
+    }
+    e->max_slots = 64;
+    e->max_externs = (uint32_t)n + 32;
+    e->max_scalars = 32;
+    e->next = first;
+    if (first) {
+        m->recompiles++;
+        note_miss(m, first, n, args, site);
+    }
+    atomic_store_explicit(&m->entries, e, memory_order_release);
+    return e;
+}
+
+tr_entry *tr_entry_add(tr_module *m, int n, kn_tensor *const *args, const char *site)
+{
+    pthread_mutex_lock(&m->lock);
+    tr_entry *e = tr_entry_find(m, n, args);
+    if (!e)
+        e = entry_add(m, n, args, site);
+    pthread_mutex_unlock(&m->lock);
+    return e;
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------------------------ */
+static size_t padded(size_t n) { return (n + 15) & ~(size_t)15; }
+
+tr_event *tr_event_new(tr_module *m, size_t n_in, size_t n_words, size_t n_out, size_t n_bind)
+{
+    size_t at[5] = {padded(sizeof(tr_event)), padded(n_in * sizeof(tr_code)), padded(n_words * 8), padded(n_out * sizeof(tr_out)),
+                    padded(n_bind * sizeof(tr_bind))};
+    char *p = kb_arena_alloc(&m->arena, at[0] + at[1] + at[2] + at[3] + at[4]);
+    if (!p)
+        return NULL;
+    tr_event *e = (tr_event *)p;
+    e->n_in = (uint8_t)n_in;
+    e->n_words = (uint16_t)n_words;
+    e->n_out = (uint8_t)n_out;
+    e->n_bind = (uint8_t)n_bind;
+    e->in = (tr_code *)(p + at[0]);
+    e->words = (int64_t *)(p + at[0] + at[1]);
+    e->out = (tr_out *)(p + at[0] + at[1] + at[2]);
+    e->bind = (tr_bind *)(p + at[0] + at[1] + at[2] + at[3]);
+    m->events++;
+    return e;
+}
+
+void tr_event_link(tr_event *parent, tr_event *e)
+{
+    e->parent = parent;
+    _Atomic(tr_event *) *at = &parent->child;
+    for (tr_event *c; (c = atomic_load_explicit(at, memory_order_relaxed));)
+        at = &c->sibling;
+    atomic_store_explicit(at, e, memory_order_release);
+}
+
+tr_graph *tr_graph_new(tr_module *m, tr_event *begin, tr_event *end)
+{
+    int n_ops = 0;
+    bool writes = false;
+    for (tr_event *e = end->parent; e && e != begin; e = e->parent) {
+        n_ops++;
+        writes |= e->writes;
+    }
+    if (!KB_PUSH(&m->ends, &m->n_ends, &m->cap_ends, end))
+        return NULL;
+    if (!n_ops)
+        return NULL;
+    tr_graph *g = kb_arena_alloc(&m->arena, sizeof *g);
+    if (!g)
+        return NULL;
+    g->begin = begin;
+    g->end = end;
+    g->n_ops = n_ops;
+    g->writes = writes;
+    g->first_slot = begin->first_slot;          /* of an ending event: slots in use when it came */
+    g->end_slot = end->first_slot;
+    g->wanted = kb_arena_alloc(&m->arena, g->end_slot - g->first_slot + 1);
+    if (!g->wanted || !KB_PUSH(&m->graphs, &m->n_graphs, &m->cap_graphs, g))
+        return NULL;
+    g->number = (int)m->n_graphs;
+    end->graph = g;
+    return g;
+}
+
+/* ---- recompilations and fallbacks, told once a text ------------------------------------------------------------------------------------- */
+void tr_module_note(tr_module *m, int code, const char *site, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    tr_trace("%s: %s", kb_break_get(code)->code, text);
+    for (tr_miss *p = m->misses; p; p = p->next)
+        if (p->code == code && strcmp(p->text, text) == 0) {
+            p->count++;
+            return;
+        }
+    tr_miss *p = kb_arena_alloc(&m->arena, sizeof *p);
+    if (!p || !(p->text = kb_arena_strdup(&m->arena, text)))
+        return;                                 /* the report lacks a line; the counters have it */
+    p->code = code;
+    p->site = site;
+    p->count = 1;
+    tr_miss **at = &m->misses;
+    while (*at)
+        at = &(*at)->next;
+    *at = p;
+}
