@@ -16,7 +16,7 @@
  */
 #define _GNU_SOURCE
 #include "base/alloc.h"
-#include "kiln/kiln.h"
+#include "base/error.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -41,13 +41,9 @@
 #define SIZE_LIMIT    ((size_t)1 << 47)
 #define CACHE_FLOOR   ((size_t)256 << 20)
 
-/* Records the failure; base/error.c has it. Weak, so that the allocator also stands alone in small test programs. */
-void kb_fail_memory(size_t size) __attribute__((weak));
-
 static void *fail(size_t size)
 {
-    if (kb_fail_memory)
-        kb_fail_memory(size);
+    kb_fail_memory(size);
     return NULL;
 }
 
@@ -66,7 +62,7 @@ static void mark_used(void)
 KN_API kn_status kn_alloc_hook(void *(*f)(void *user, void *old, size_t size, size_t align), void *user)
 {
     if (atomic_load_explicit(&used, memory_order_relaxed))
-        return KN_E_STATE;
+        return kb_fail(KN_E_STATE, "kn_alloc_hook: the library has allocated already; set the hook before the first other call");
     hook = f;
     hook_user = user;
     return KN_OK;

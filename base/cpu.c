@@ -1,16 +1,15 @@
 /* cpu.c: which instruction set the eager kernels use.
  *
  * Detected once by cpuid (the compiler's builtin also asks the operating system whether it saves the wide registers), lowered by
- * KN_CPU, overridden by kb_cpu_force. A name in KN_CPU that is unknown, or that the machine lacks, changes nothing here: the table of
- * environment variables warns about it.
+ * KN_CPU, overridden by kb_cpu_force. A name in KN_CPU that is unknown, or that the machine lacks, changes nothing.
  */
 #include "base/cpu.h"
+#include "base/env.h"
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 #endif
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const isa_names[KB_ISA_COUNT] = {"baseline", "avx2", "avx512"};
@@ -39,8 +38,8 @@ static kb_isa best_of_machine(void)
 static kb_isa choose(void)
 {
     kb_isa best = best_of_machine();
-    const char *name = getenv("KN_CPU");
-    for (int i = 0; name && i < (int)best; i++)
+    const char *name = kb_env(KB_ENV_KN_CPU);
+    for (int i = 0; i < (int)best; i++)
         if (!strcmp(name, isa_names[i]))
             return (kb_isa)i;
     return best;

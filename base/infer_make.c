@@ -3,6 +3,7 @@
  * Random operators take seed and offset as their last two operands: weak i64 scalars, reserved by the caller (CAPTURE 19).
  */
 #include "base/infer_rules.h"
+#include "base/userop.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -122,4 +123,10 @@ kn_status infer_dropout(kb_infer *in)
     kr_fresh(in, x->dtype, x->rank, x->size);
     in->math = kb_math_type(x->dtype);
     return KN_OK;
+}
+
+kn_status infer_custom(kb_infer *in)
+{
+    const kb_userop *u = kb_userop_get(in->words[0]);
+    return u ? kb_userop_infer(u, in) : kb_fail(KN_E_VALUE, "operator %lld of one's own is unknown", (long long)in->words[0]);
 }

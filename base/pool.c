@@ -16,6 +16,7 @@
  */
 #define _GNU_SOURCE
 #include "base/pool.h"
+#include "base/env.h"
 #include <fenv.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -24,7 +25,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -70,16 +70,14 @@ static void child_after_fork(void)
     pool.cpus = cpus;
 }
 
-static int clamp(long n) { return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : (int)n; }
+static int clamp(int64_t n) { return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : (int)n; }
 
 static void init_once(void)
 {
     cpu_set_t set;
-    const char *text = getenv("KN_THREADS");
-    char *end;
-    long n = text ? strtol(text, &end, 10) : 0;
+    int64_t n = kb_env_int(KB_ENV_KN_THREADS);
     pool.cpus = sched_getaffinity(0, sizeof set, &set) ? clamp(sysconf(_SC_NPROCESSORS_ONLN)) : clamp(CPU_COUNT(&set));
-    default_threads = text && end != text && !*end && n > 0 ? clamp(n) : pool.cpus;
+    default_threads = n > 0 ? clamp(n) : pool.cpus;
     pthread_atfork(NULL, NULL, child_after_fork);
 }
 
