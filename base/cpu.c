@@ -5,7 +5,11 @@
  */
 #include "base/cpu.h"
 #include "base/env.h"
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 
 static const char *const isa_names[KB_ISA_COUNT] = {"baseline", "avx2", "avx512"};
@@ -17,8 +21,10 @@ static kb_isa best_of_machine(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2") ||
-        !__builtin_cpu_supports("f16c"))
+    /* Older compilers' builtin doesn't know F16C; it uses AVX's registers, so avx2 has settled whether they are saved */
+    unsigned a, b, c, d;
+    bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    if (!f16c || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
         return KB_ISA_BASELINE;
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512cd"))

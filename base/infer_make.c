@@ -3,6 +3,7 @@
  * Random operators take seed and offset as their last two operands: weak i64 scalars, reserved by the caller (CAPTURE 19).
  */
 #include "base/infer_rules.h"
+#include "base/userop.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -74,7 +75,7 @@ kn_status infer_full(kb_infer *in)
     const kb_type *v = &in->in[0];
     kb_dim sizes[KB_MAX_RANK];
     int rank;
-    kn_dtype d;
+    kn_dtype d = KN_F32;
     if (v->rank != 0)
         return kb_fail(KN_E_SHAPE, "the value must be a number or a tensor without dimensions, not %s", kr_shape(a, v));
     kn_dtype own = v->weak && v->dtype == KN_F64 ? KN_F32 : v->dtype;
@@ -101,7 +102,7 @@ kn_status infer_random(kb_infer *in)
 {
     kb_dim sizes[KB_MAX_RANK];
     int rank;
-    kn_dtype d;
+    kn_dtype d = KN_F32;
     if (seeded(in) || kr_given_sizes(in, kb_word(in->info, in->words, 0), &rank, sizes) ||
         dtype_word(*kb_word(in->info, in->words, 1), KN_F32, &d))
         return kb_error_status();
@@ -122,4 +123,10 @@ kn_status infer_dropout(kb_infer *in)
     kr_fresh(in, x->dtype, x->rank, x->size);
     in->math = kb_math_type(x->dtype);
     return KN_OK;
+}
+
+kn_status infer_custom(kb_infer *in)
+{
+    const kb_userop *u = kb_userop_get(in->words[0]);
+    return u ? kb_userop_infer(u, in) : kb_fail(KN_E_VALUE, "operator %lld of one's own is unknown", (long long)in->words[0]);
 }

@@ -75,8 +75,10 @@ static const char *words_into(kb_arg *a, const char *p)
 /* One argument, "V? min" or "~f alpha=1"; gives the place after it, or NULL. */
 static const char *arg_into(kb_arg *a, const char *p)
 {
-    if (*p == '~')
+    if (*p == '~') {
+        a->hidden = true;
         p++;
+    }
     if (!*p || !strchr("TVfizbdeIZ", *p))
         return NULL;
     a->kind = *p++;
@@ -107,12 +109,13 @@ static const char *arg_into(kb_arg *a, const char *p)
 
 static bool parse(kb_opinfo *o)
 {
-    const char *p = o->schema;
+    const char *p = o->schema, *group = NULL;
     bool option = false;
     while (*p) {
         if (*p == '*') {                        /* "* reduce: " names the options' struct; its members follow */
             option = true;
-            if (!(p = strchr(p, ':')) || p[1] != ' ')
+            group = p + 2;
+            if (p[1] != ' ' || !(p = strchr(p, ':')) || p[1] != ' ')
                 return false;
             p += 2;
         }
@@ -120,6 +123,8 @@ static bool parse(kb_opinfo *o)
             return false;
         kb_arg *a = &o->args[o->n_args++];
         a->option = option;
+        if (option && !name_into(a->group, sizeof a->group, group))
+            return false;
         if (!(p = arg_into(a, p)))
             return false;
         if (kb_is_operand(a))

@@ -7,6 +7,12 @@
  *
  * emit = infer (base/infer.h) → fold (only folds that keep every bit) → value numbering → append. Passes read one graph and emit another.
  *
+ * WHAT MAY BE UNITED. A view equal to another is that view. Two equal fresh values are one only if neither is written later, and x stands for
+ * neg(neg(x)) only if neither storage is: that takes knowledge of the future. So a graph starts with unite = false, where every fresh value is KEPT
+ * as one of its own; ir_copy_node knows the graph that it copies from and sets unite for each node; who emits new nodes into a rebuilt graph may set
+ * unite where the result's storage is never written. A tracer need not care: it emits, and the pass `fold` unites what can be.
+ * Parsing emits raw: nothing is folded nor united, so that text gives the graph it shows.
+ *
  * TEXT, one grammar for dumps, tests and bug reports:
  *   graph (%0: f32[8, 4], %1: f32[2, 4], %2: scalar f64) {          ; inputs (alias class after @: `f32[8] @1`; strides: f32[8, 4]{1, 8}) and scalars
  *     %3 = linear(%0, %1, _) : f32[8, 2]                            ; `_` an operand left out
@@ -14,6 +20,8 @@
  *     %5, %6 = max(%4) dim=1 : f32[8], i64[8]
  *     return %4
  *   }
+ * Constants stand in place: mul(%0, 0.5) is a double, mul(%0, 2) an integer, true and false bools; inf, -inf, nan. Words that have their default value
+ * are left out. `: type` may be left out in what is parsed; where it stands it must be what inference gives.
  */
 #ifndef IR_H
 #define IR_H
@@ -45,7 +53,8 @@ typedef struct ir_node {        /* 32 bytes */
     uint32_t version;           /* of the root's storage when this node was emitted */
     uint32_t prov;              /* in g->provs, 0: none */
 } ir_node;
-enum { IR_N_USED = 1, IR_N_VIEW = 2 /* shares its root's storage */, IR_N_COPY = 4 /* a view op that copies */ };
+enum { IR_N_USED = 1, IR_N_VIEW = 2 /* shares its root's storage */, IR_N_COPY = 4 /* a view op that copies */,
+    IR_N_KEPT = 8 /* its storage may be written later: nothing is united with it */ };
 
 typedef struct ir_prov { const char *path, *site; } ir_prov;      /* module path, "file.c:41"; strings live as long as the graph */
 
@@ -57,6 +66,7 @@ typedef struct ir_graph {
     kb_type *types;     int64_t n_types, cap_types;       /* interned */
     int64_t *offsets;   int64_t n_offsets, cap_offsets;   /* a node: element offset from its root's first element (views), else 0 */
     double *consts;     int64_t n_consts, cap_consts;     /* value as f64 bits or i64 bits, by the node's dtype */
+    ir_ref *const_nodes; int64_t n_const_nodes, cap_const_nodes;  /* the IR_CONST nodes */
     ir_prov *provs;     int64_t n_provs, cap_provs;
     ir_ref *inputs;     int64_t n_inputs, cap_inputs;
     ir_ref *scalars;    int64_t n_scalars, cap_scalars;
@@ -64,6 +74,11 @@ typedef struct ir_graph {
     uint32_t *alias;    int64_t n_alias, cap_alias;       /* by input ordinal: alias class, 0: alone */
     uint32_t *hash;     int64_t hash_size;                /* value numbering: open addressing of node index + 1 */
     uint32_t *versions; int64_t n_versions, cap_versions; /* by node index: writes so far to that root */
+    uint32_t *last_write; int64_t n_last_write, cap_last_write;   /* by node index: index + 1 of the newest write to that root */
+    int64_t n_numbered;                                   /* entries of hash */
+    bool raw;                                             /* emit appends as it is */
+    bool unite;                                           /* see above */
+    const char *dump_dir;                                 /* this graph's own folder under KN_DUMP_DIR, or NULL */
     uint32_t prov;                                        /* stamped onto what is emitted */
     kn_status status;                                     /* sticky: the first failure; emits after it return IR_NONE */
     char error[512];
@@ -91,6 +106,16 @@ void ir_output(ir_graph *g, ir_ref r);
 void ir_set_prov(ir_graph *g, const char *path, const char *site);     /* for what is emitted from here on; copied */
 /* Emits node r of `from` into g with mapped operands; provenance copied. map is indexed by node index. For passes. */
 ir_ref ir_copy_node(ir_graph *g, const ir_graph *from, uint32_t node, const ir_ref *map);
+/* The last step of a pass: from's outputs. One that was fresh storage stays so: what folded to an input, a view or another output is cloned. */
+void ir_copy_outputs(ir_graph *g, const ir_graph *from, const ir_ref *map);
+/* Whether the node's storage is written anywhere in the (complete) graph. */
+static inline bool ir_is_written(const ir_graph *g, uint32_t node) { return g->versions[g->nodes[node].root] != 0; }
+static inline int64_t ir_const_bits(const ir_graph *g, const ir_node *n)
+{
+    union { double d; int64_t i; } u = {g->consts[n->attr]};
+    return u.i;
+}
+bool ir_type_equal(const kb_type *a, const kb_type *b);   /* dtype, sizes, strides, symbols */
 
 /* ---- text ------------------------------------------------------------------------------------------------------------------ */
 char *ir_print(const ir_graph *g);                        /* kb_free it; NULL when memory is short */
@@ -109,7 +134,13 @@ typedef ir_graph *(*ir_pass_fn)(const ir_graph *g);       /* a new graph, or NUL
 typedef struct ir_pass { const char *name; ir_pass_fn run; } ir_pass;
 const ir_pass *ir_pass_find(const char *name);            /* those of pass.def */
 void ir_pass_register(const ir_pass *p);                  /* codegen's */
-/* Runs passes by name, in order: verify, run, verify, dump (KN_DUMP, KN_DUMP_DIR), honouring KN_SKIP and KN_STOP. Takes g over; NULL on failure. */
+/* Runs passes by name, in order: verify, run, verify, dump (KN_DUMP, KN_DUMP_DIR), honouring KN_SKIP and KN_STOP. Takes g over; NULL on failure.
+ * With KN_DUMP_DIR set, the graph that comes back carries its folder in dump_dir, for what comes after. */
 ir_graph *ir_run_passes(ir_graph *g, const char *const *names, int n);
+
+/* ---- dumps: a dump that cannot be written is no failure of the job ------------------------------------------------------------------ */
+void ir_dump_open(ir_graph *g);                           /* makes a folder of its own under KN_DUMP_DIR, if that is set; sets dump_dir */
+void ir_dump(const ir_graph *g, int step, const char *pass);      /* to stderr if KN_DUMP lists the pass; to dump_dir/NN-pass.kn */
+void ir_dump_text(const char *dump_dir, const char *file, const char *text);     /* dump_dir NULL: nothing */
 
 #endif

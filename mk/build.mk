@@ -37,7 +37,10 @@ LLVM_CONFIG ?= llvm-config-19
 Q           := $(if $(V),,@)
 
 # ---- flags ------------------------------------------------------------------------------------------------------------------------
-WARN := -Wall -Wextra -Wswitch-enum -Wstrict-prototypes
+WARN := -Wall -Wextra -Wswitch-enum -Wstrict-prototypes \
+    -Werror=implicit-function-declaration -Werror=incompatible-pointer-types -Werror=int-conversion
+# x != x asks for NaN in code that is written once for all types
+ISA_WARN := -Wno-tautological-compare
 FP   := -ffp-contract=off -fno-math-errno -fno-trapping-math
 
 ifeq ($(CONFIG),release)
@@ -76,6 +79,9 @@ PKG_CFLAGS  := $(shell $(PKG_CONFIG) --cflags libffi jansson)
 PKG_LIBS    := $(shell $(PKG_CONFIG) --libs libffi jansson) -lm
 LLVM_CFLAGS := $(addprefix -isystem ,$(shell $(LLVM_CONFIG) --includedir))
 LLVM_LIBS    = -L$(shell $(LLVM_CONFIG) --libdir) $(shell $(LLVM_CONFIG) --libs)
+# Measurements stand beside OpenBLAS where it is here; nothing else uses it
+BLAS_CFLAGS := $(shell $(PKG_CONFIG) --cflags openblas 2>/dev/null && echo -DKB_BENCH_OPENBLAS)
+BLAS_LIBS    = $(if $(BLAS_CFLAGS),$(shell $(PKG_CONFIG) --libs openblas))
 CRITERION_LIBS = $(shell $(PKG_CONFIG) --libs criterion)
 
 ISA_baseline :=
@@ -186,7 +192,7 @@ define isa_rule
 $O/runtime/kernels/isa/%.$1.o: runtime/kernels/isa/%.c $(AFTER)
 	$$(folder)
 	$$(call say,CC,$$< ($1))
-	$$(call compile,$$(LIBRARY_CFLAGS) $$(OPT3) $$(ISA_$1) -DKB_ISA_SUFFIX=$1)
+	$$(call compile,$$(LIBRARY_CFLAGS) $$(OPT3) $$(ISA_$1) $$(ISA_WARN) -DKB_ISA_SUFFIX=$1)
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
@@ -201,6 +207,7 @@ $O/gen/%.o: build/gen/%.c $(AFTER)
 	$(call compile,$(LIBRARY_CFLAGS))
 
 $O/tests/%.o $O/bench/%.o $O/tools/%.o: PROGRAM := yes
+$O/bench/%.o: PROGRAM_CFLAGS += $(BLAS_CFLAGS)
 $O/examples/%.o: EXAMPLE := yes
 $O/%.o: %.c $(AFTER)
 	$(folder)
@@ -265,7 +272,7 @@ $B/bench/libsupport.a: $(BSUP_SRC:%.c=$O/%.o) $O/members
 $B/bench/%: $O/bench/%.o $B/bench/libsupport.a $(STATIC)
 	$(folder)
 	$(call say,LINK,$@)
-	$(call program)
+	$(call program,$(BLAS_LIBS))
 
 # Examples are what a user would write: public headers and the shared library only
 $B/examples/%: $O/examples/%.o $(SHARED)
@@ -299,7 +306,7 @@ list-sources:
 	    $(EXAMPLE_SRC:%='example %')
 print-flags:
 	@echo 'library $(LIBRARY_CFLAGS)'
-	@echo 'isa $(LIBRARY_CFLAGS) -DKB_ISA_SUFFIX=baseline'
+	@echo 'isa $(LIBRARY_CFLAGS) $(ISA_WARN) -DKB_ISA_SUFFIX=baseline'
 	@echo 'backend $(LIBRARY_CFLAGS) $(LLVM_CFLAGS)'
 	@echo 'program $(PROGRAM_CFLAGS)'
 	@echo 'example $(EXAMPLE_CFLAGS)'

@@ -161,7 +161,7 @@ void kit_fill(void *p, kn_dtype dtype, int64_t n, unsigned seed, bool plain)
 int64_t kit_span(const lp_kernel *k, int64_t buffer)
 {
     const lp_buffer *b = &k->buffers[buffer];
-    int64_t n = b->offset + 1 + (k->inner.size - 1) * b->inner_stride;
+    int64_t n = b->offset + 1 + (b->inner_stride > 0 ? (k->inner.size - 1) * b->inner_stride : 0);
     for (int d = 0; d < k->n_outer; d++)
         n += (k->outer[d].size - 1) * b->stride[d];
     return n;

@@ -99,9 +99,7 @@ static const kk_loops table_i64[KB_B_COUNT] = {
     LOOP(name##_sv, (x, b[i] != 0), O, const kb_bool x = *(const T *)in[0] != 0; const T *b = in[1];, fn)
 #define L_BVV(name, T, O, fn) LOOP(name, (a[i] != 0, b[i] != 0, c[i] != 0), O, IN2(T), fn)
 #define L_VBV L_BVV
-#define BODY_(nm, d) kb_##nm##_##d
-#define BODY(nm, d) BODY_(nm, d) /* <stdbool.h> makes `bool` a macro; mathfn_c.h pasted it expanded too */
-#define LOOP_ROW(cls, nm, sig) L_##sig(cls##_##nm##_bool, uint8_t, uint8_t, BODY(nm, bool))
+#define LOOP_ROW(cls, nm, sig) L_##sig(cls##_##nm##_bool, uint8_t, uint8_t, kb_##nm##_bool)
 #define KB_BODY_BOOL(name, sig, res, expr) LOOP_ROW(BOOL, name, sig)
 #define KB_BODY_ALL(name, sig, res, expr) LOOP_ROW(ALL, name, sig)
 #include "base/bodies.def"

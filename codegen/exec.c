@@ -1,0 +1,159 @@
+/* exec.c: running a program.
+ *
+ * A run builds a table of base addresses (arena, constants, scalars, inputs, outputs) on the stack and goes through the steps; each pointer is a base
+ * plus an offset that planning fixed. Allocated are the outputs and one arena block, before the first step; small arenas live on the stack. The program
+ * itself is never written, so any number of threads may run it at once.
+ *
+ * Kernels split rows, or blocks of the inner dimension, among threads when the work is worth it; pieces don't influence results. Code runs under the
+ * default floating-point environment (CAPTURE 18).
+ */
+#include "base/error.h"
+#include "base/pool.h"
+#include "codegen/internal.h"
+#include <string.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+enum { STACK_ARENA = 4096, STACK_BASES = 64, BLOCK = 1024, MXCSR_DEFAULT = 0x1f80, MXCSR_FLAGS = 0x3f };
+
+typedef struct piece {
+    const cg_step *st;
+    void **ptrs;
+    const int64_t *scalars;
+    int64_t scratch_bytes;      /* from one worker's scratch to the next */
+} piece;
+
+static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const piece *p = arg;
+    const cg_step *st = p->st;
+    void *own[CG_MAX_BUFFERS], **ptrs = p->ptrs;
+    if (st->any_scratch && worker) {
+        for (int b = 0; b < st->n_ptrs; b++)
+            own[b] = st->scratch[b] ? (char *)p->ptrs[b] + worker * p->scratch_bytes : p->ptrs[b];
+        ptrs = own;
+    }
+    int64_t row0 = 0, row1 = st->rows, i0 = 0, i1 = st->inner;
+    if (st->by_rows) {
+        row0 = begin;
+        row1 = end;
+    } else {
+        i0 = begin * BLOCK;
+        i1 = end * BLOCK < st->inner ? end * BLOCK : st->inner;
+    }
+    if (st->fn)
+        st->fn(ptrs, p->scalars, row0, row1, i0, i1);
+    else
+        lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
+}
+
+static void run_kernel(const cg_program *p, const cg_step *st, char *const *bases, const int64_t *scalars)
+{
+    void *ptrs[CG_MAX_BUFFERS];
+    int64_t own[32];
+    for (int b = 0; b < st->n_ptrs; b++)
+        ptrs[b] = bases[st->ptrs[b].slot] + st->ptrs[b].offset + (st->scratch[b] ? p->arena_bytes : 0);
+    if (!st->same_scalars) {
+        for (int s = 0; s < st->n_scalars; s++)
+            own[s] = scalars[st->scalars[s]];
+        scalars = own;
+    }
+    piece w = {st, ptrs, scalars, p->scratch_bytes};
+    if (st->n_split < 2 * st->grain)
+        run_piece(&w, 0, st->n_split, 0);
+    else
+        kb_parallel_for(st->n_split, st->grain, run_piece, &w);
+}
+
+static kn_status run_eager(const cg_step *st, char *const *bases)
+{
+    kb_buf bufs[KB_MAX_IN + KB_MAX_OUT];
+    int n = st->call.n_in + st->call.n_out;
+    for (int i = 0; i < n; i++) {
+        bufs[i] = st->bufs[i];
+        bufs[i].data = st->places[i].slot == CG_SLOT_NULL ? NULL : bases[st->places[i].slot] + st->places[i].offset;
+    }
+    if (kb_op_info(st->call.op)->cls == KB_WRITE)
+        return kb_run_write(st->call.op, st->call.math, st->call.n_in, bufs, st->call.words);
+    kb_call c = st->call;
+    c.in = bufs;
+    c.out = bufs + c.n_in;
+    return kb_run(&c);
+}
+
+static kn_status run_steps(const cg_program *p, char *const *bases, const int64_t *scalars)
+{
+    for (int i = 0; i < p->n_steps; i++) {
+        const cg_step *st = &p->steps[i];
+        if (!st->eager) {
+            run_kernel(p, st, bases, scalars);
+            continue;
+        }
+        kn_status s = run_eager(st, bases);
+        if (s != KN_OK)
+            return s;
+    }
+    return KN_OK;
+}
+
+static kn_status run_default(const cg_program *p, char *const *bases, const int64_t *scalars)
+{
+#if defined(__SSE2__)
+    unsigned saved = _mm_getcsr();
+    if ((saved & ~(unsigned)MXCSR_FLAGS) != MXCSR_DEFAULT) {
+        _mm_setcsr(MXCSR_DEFAULT);
+        kn_status s = run_steps(p, bases, scalars);
+        _mm_setcsr(saved);
+        return s;
+    }
+#endif
+    return run_steps(p, bases, scalars);
+}
+
+static void free_outputs(const cg_program *p, void **outputs, int n)
+{
+    while (n-- > 0) {
+        kb_data_free(outputs[n], (size_t)p->output_bytes[n]);
+        outputs[n] = NULL;
+    }
+}
+
+kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs)
+{
+    char small[STACK_ARENA] __attribute__((aligned(64)));
+    char *few[STACK_BASES], **bases = few, *arena = small;
+    int n_bases = CG_SLOT_INPUT + p->n_inputs + p->n_outputs;
+    size_t arena_bytes = (size_t)(p->arena_bytes + (p->scratch_bytes ? p->scratch_bytes * kb_threads() : 0));
+    kn_status s = KN_OK;
+    if (n_bases > STACK_BASES && !(bases = kb_alloc((size_t)n_bases * sizeof *bases)))
+        return kb_error_status();
+    if (arena_bytes > STACK_ARENA && !(arena = kb_data_alloc(arena_bytes)))
+        s = kb_error_status();
+    bases[CG_SLOT_NULL] = NULL;
+    bases[CG_SLOT_ARENA] = arena;
+    bases[CG_SLOT_CONSTS] = (char *)p->consts;
+    bases[CG_SLOT_SCALARS] = (char *)scalars;
+    for (int i = 0; i < p->n_inputs; i++)
+        bases[CG_SLOT_INPUT + i] = inputs[i];
+    int made = 0;
+    for (; s == KN_OK && made < p->n_outputs; made++) {
+        outputs[made] = kb_data_alloc((size_t)p->output_bytes[made]);
+        bases[CG_SLOT_INPUT + p->n_inputs + made] = outputs[made];
+        if (!outputs[made]) {
+            s = kb_error_status();
+            break;
+        }
+    }
+    if (s == KN_OK)
+        s = run_default(p, bases, scalars);
+    if (s != KN_OK)
+        free_outputs(p, outputs, made);
+    if (arena_bytes > STACK_ARENA && arena)
+        kb_data_free(arena, arena_bytes);
+    if (bases != few)
+        kb_free(bases);
+    return s;
+}
+
+int64_t cg_output_bytes(const cg_program *p, int i) { return p->output_bytes[i]; }

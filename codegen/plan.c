@@ -1,0 +1,383 @@
+/* plan.c: groups in order to steps, and where every value lives.
+ *
+ * A storage that a step leaves behind is a graph input (it stays where it is), a graph output (a block of its own) or lies in the arena from the step
+ * that first writes it to the last that touches it; blocks of 64 bytes, best fit. A kernel's result takes over the block of an operand that dies there when
+ * each point reads that operand before it writes, at the same place.
+ *
+ * Everything about an eager call but its pointers is worked out here: layouts, words, math type.
+ */
+#include "base/error.h"
+#include "codegen/internal.h"
+#include <stdio.h>
+#include <string.h>
+
+typedef struct life { int32_t first, last, slot; int64_t offset, bytes; bool taken /* its block went to another value */; } life;
+
+typedef struct planner {
+    cg_program *p;
+    const cg_facts *f;
+    const cg_groups *gs;
+    cg_lowered *lowered;
+    life *lives;                /* by node index of the storage; first < 0: never touched */
+    int32_t *live;              /* storages with a block in the arena now */
+    int64_t n_live;
+} planner;
+
+/* ---- lifetimes ------------------------------------------------------------------------------------------------------------------ */
+static void use(planner *pl, uint32_t root, int32_t step)
+{
+    life *l = &pl->lives[root];
+    if (l->first < 0)
+        l->first = step;
+    l->last = step;
+}
+
+static void use_group(planner *pl, int32_t group, int32_t step)
+{
+    const cg_group *g = &pl->gs->v[group];
+    const ir_graph *ir = pl->f->g;
+    if (g->fused) {
+        const cg_lowered *w = &pl->lowered[group];
+        for (int64_t b = 0; b < w->k->n_buffers; b++)
+            if (w->root[b] != UINT32_MAX)
+                use(pl, w->root[b], step);
+        return;
+    }
+    const ir_node *n = &ir->nodes[g->nodes[0]];
+    for (int k = 0; k < n->n_in; k++)
+        if (ir_is(ir_in(ir, n, k)) && !cg_is_weak(ir, ir_in(ir, n, k)))
+            use(pl, ir_get(ir, ir_in(ir, n, k))->root, step);
+    use(pl, n->root, step);
+    for (int64_t i = g->nodes[0] + 1; i < ir->n_nodes; i++)
+        if (ir->nodes[i].op == IR_PROJ && (int32_t)ir_in(ir, &ir->nodes[i], 0).i - 1 == g->nodes[0])
+            use(pl, ir->nodes[i].root, step);
+}
+
+static kn_status set_outputs(planner *pl)
+{
+    const ir_graph *g = pl->f->g;
+    for (int64_t o = 0; o < g->n_outputs; o++) {
+        const ir_node *n = ir_get(g, g->outputs[o]), *root = &g->nodes[n->root];
+        const kb_type *t = &g->types[n->type];
+        int64_t sizes[KB_MAX_RANK], strides[KB_MAX_RANK];
+        for (int d = 0; d < t->rank; d++)
+            sizes[d] = t->size[d].v;
+        kb_contiguous_strides(t->rank, sizes, strides);
+        bool whole = root->op < OP_COUNT || root->op == IR_PROJ;
+        whole = whole && g->offsets[g->outputs[o].i - 1] == 0 && cg_numel(t) == cg_numel(&g->types[root->type]);
+        for (int d = 0; d < t->rank; d++)
+            whole = whole && t->stride[d].v == strides[d];
+        life *l = &pl->lives[n->root];
+        if (!whole || l->slot)
+            return kb_fail(KN_E_UNSUPPORTED, "output %d of the graph is no fresh storage of its own", (int)o);
+        l->slot = CG_SLOT_INPUT + pl->p->n_inputs + (int32_t)o;
+        pl->p->output_bytes[o] = cg_numel(t) * (int64_t)kb_dtype_bytes(t->dtype);
+        pl->p->stats.output_bytes += pl->p->output_bytes[o];
+    }
+    return KN_OK;
+}
+
+static void set_lives(planner *pl)
+{
+    const ir_graph *g = pl->f->g;
+    for (int64_t i = 0; i < g->n_nodes; i++)
+        pl->lives[i] = (life){.first = -1, .last = -1};
+    for (int64_t i = 0; i < g->n_inputs; i++)
+        pl->lives[g->inputs[i].i - 1].slot = CG_SLOT_INPUT + (int32_t)i;
+    for (int64_t s = 0; s < pl->gs->n_order; s++)
+        use_group(pl, pl->gs->order[s], (int32_t)s);
+    for (int64_t i = 0; i < g->n_nodes; i++)
+        pl->lives[i].bytes = cg_numel(&g->types[g->nodes[i].type]) * (int64_t)kb_dtype_bytes(g->types[g->nodes[i].type].dtype);
+}
+
+/* ---- the arena ---------------------------------------------------------------------------------------------------------------------- */
+static int64_t padded(int64_t bytes) { return bytes ? (bytes + 63) / 64 * 64 : 64; }
+
+/* The smallest gap between live blocks that holds `bytes`, else the end. live is sorted by offset. */
+static void place_block(planner *pl, uint32_t root)
+{
+    life *l = &pl->lives[root];
+    int64_t want = padded(l->bytes), at = 0, best = -1, best_size = INT64_MAX, where = pl->n_live;
+    for (int64_t i = 0; i < pl->n_live; i++) {
+        const life *b = &pl->lives[pl->live[i]];
+        int64_t gap = b->offset - at;
+        if (gap >= want && gap < best_size) {
+            best = at;
+            best_size = gap;
+            where = i;
+        }
+        at = b->offset + padded(b->bytes);
+    }
+    if (best < 0)
+        best = at;
+    l->offset = best;
+    l->slot = CG_SLOT_ARENA;
+    memmove(&pl->live[where + 1], &pl->live[where], (size_t)(pl->n_live - where) * sizeof *pl->live);
+    pl->live[where] = (int32_t)root;
+    pl->n_live++;
+    if (best + want > pl->p->arena_bytes)
+        pl->p->arena_bytes = best + want;
+}
+
+static bool same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b)
+{
+    return kb_dtype_bytes(a->dtype) == kb_dtype_bytes(b->dtype) && a->inner_stride == b->inner_stride
+           && memcmp(a->stride, b->stride, (size_t)k->n_outer * sizeof *a->stride) == 0;
+}
+
+/* In the kernel, is buffer q never loaded in a later phase than buffer r is first stored? */
+static bool read_before(const lp_kernel *k, uint32_t q, uint32_t r)
+{
+    int last_load = -1, first_store = LP_MAX_PHASES;
+    for (int64_t i = 0; i < k->n_insts; i++) {
+        const lp_inst *n = &k->insts[i];
+        if (n->op == LP_LOAD && n->a == q && n->phase > last_load)
+            last_load = n->phase;
+        if (n->op == LP_STORE && n->b == r && n->phase < first_store)
+            first_store = n->phase;
+    }
+    return last_load <= first_store;
+}
+
+/* An operand that dies in this kernel and whose block the result `root` can take. */
+static bool take_over(planner *pl, const cg_lowered *w, uint32_t root, int32_t step)
+{
+    int r = -1;
+    for (int b = 0; b < (int)w->k->n_buffers; b++)
+        if (w->root[b] == root)
+            r = r < 0 ? b : -2;
+    if (r < 0 || w->offset[r])
+        return false;
+    for (int q = 0; q < (int)w->k->n_buffers; q++) {
+        uint32_t from = w->root[q];
+        if (from == UINT32_MAX || from == root)
+            continue;
+        life *l = &pl->lives[from], *me = &pl->lives[root];
+        bool once = true;
+        for (int b = 0; b < (int)w->k->n_buffers; b++)
+            once = once && (b == q || w->root[b] != from);
+        if (l->slot != CG_SLOT_ARENA || l->last != step || l->first == step || l->taken || !once || w->offset[q] || l->bytes != me->bytes
+            || !same_map(w->k, &w->k->buffers[q], &w->k->buffers[r]) || !read_before(w->k, (uint32_t)q, (uint32_t)r))
+            continue;
+        for (int64_t i = 0; i < pl->n_live; i++)
+            if (pl->live[i] == (int32_t)from)
+                pl->live[i] = (int32_t)root;
+        me->slot = CG_SLOT_ARENA;
+        me->offset = l->offset;
+        l->taken = true;
+        return true;
+    }
+    return false;
+}
+
+static void plan_memory(planner *pl)
+{
+    const ir_graph *g = pl->f->g;
+    for (int32_t s = 0; s < (int32_t)pl->gs->n_order; s++) {
+        int32_t group = pl->gs->order[s];
+        for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++) {
+            life *l = &pl->lives[i];
+            if (l->first != s || l->slot)
+                continue;
+            if (!pl->gs->v[group].fused || !take_over(pl, &pl->lowered[group], i, s))
+                place_block(pl, i);
+        }
+        for (int64_t i = 0; i < pl->n_live;)
+            if (pl->lives[pl->live[i]].last <= s)
+                memmove(&pl->live[i], &pl->live[i + 1], (size_t)(--pl->n_live - i) * sizeof *pl->live);
+            else
+                i++;
+    }
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------------------------------------- */
+static cg_place place_of(const planner *pl, uint32_t root, int64_t bytes)
+{
+    const life *l = &pl->lives[root];
+    return (cg_place){l->slot, bytes + (l->slot == CG_SLOT_ARENA ? l->offset : 0)};
+}
+
+/* What is split among threads, and from which size on: work is counted in instructions, memory traffic included; a piece is some microseconds. */
+static void set_split(cg_step *st, int cost)
+{
+    enum { PIECE = 250000, BLOCK = 1024 };
+    const lp_kernel *k = st->k;
+    st->rows = 1;
+    for (int d = 0; d < k->n_outer; d++)
+        st->rows *= k->outer[d].size;
+    st->inner = k->inner.size;
+    bool whole_rows = k->n_phases > 1;
+    for (int64_t i = 0; i < k->n_insts; i++)
+        whole_rows |= k->insts[i].op == LP_REDUCE;
+    int64_t elements = PIECE / (cost + 4 * (int64_t)k->n_buffers + 1) + 1;
+    st->by_rows = whole_rows || (st->rows >= 16 && st->inner < 64 * BLOCK);
+    if (st->by_rows) {
+        st->n_split = st->rows;
+        st->grain = (elements + st->inner - 1) / st->inner;
+    } else {                    /* blocks of the inner dimension, for all rows */
+        st->n_split = (st->inner + BLOCK - 1) / BLOCK;
+        int64_t per_block = BLOCK * st->rows;
+        st->grain = (elements + per_block - 1) / per_block;
+    }
+}
+
+static kn_status kernel_step(planner *pl, cg_step *st, int32_t group)
+{
+    cg_lowered *w = &pl->lowered[group];
+    cg_program *p = pl->p;
+    st->k = w->k;
+    st->n_ptrs = (int)w->k->n_buffers;
+    st->n_scalars = w->k->n_scalars;
+    st->ptrs = kb_arena_alloc(&p->arena, (size_t)(st->n_ptrs + 1) * sizeof *st->ptrs);
+    st->scalars = kb_arena_alloc(&p->arena, (size_t)(st->n_scalars + 1) * sizeof *st->scalars);
+    if (!st->ptrs || !st->scalars)
+        return kb_error_status();
+    for (int b = 0; b < st->n_ptrs; b++) {
+        st->scratch[b] = w->root[b] == UINT32_MAX;
+        st->any_scratch |= st->scratch[b];
+        st->ptrs[b] = st->scratch[b] ? (cg_place){CG_SLOT_ARENA, w->offset[b]} : place_of(pl, w->root[b], w->offset[b]);
+    }
+    st->same_scalars = true;
+    for (int s = 0; s < st->n_scalars; s++) {
+        st->scalars[s] = w->scalar[s];
+        st->same_scalars = st->same_scalars && w->scalar[s] == s;
+    }
+    if (w->scratch_bytes > p->scratch_bytes)
+        p->scratch_bytes = w->scratch_bytes;
+    set_split(st, w->cost);
+    return KN_OK;
+}
+
+static const kb_layout *layout(planner *pl, const kb_type *t)
+{
+    kb_layout *l = kb_layout_of_type(t);
+    if (l && KB_PUSH(&pl->p->layouts, &pl->p->n_layouts, &pl->p->cap_layouts, l))
+        return l;
+    kb_layout_release(l);
+    return NULL;
+}
+
+static kn_status eager_operand(planner *pl, ir_ref r, kb_buf *buf, cg_place *place)
+{
+    const ir_graph *g = pl->f->g;
+    if (!ir_is(r)) {
+        *place = (cg_place){CG_SLOT_NULL, 0};
+        return KN_OK;
+    }
+    const ir_node *n = ir_get(g, r);
+    const kb_type *t = &g->types[n->type];
+    buf->weak = cg_is_weak(g, r);
+    buf->layout = layout(pl, t);
+    if (buf->weak)
+        *place = (cg_place){n->op == IR_SCALAR ? CG_SLOT_SCALARS : CG_SLOT_CONSTS, (int64_t)n->attr * 8};
+    else
+        *place = place_of(pl, n->root, ir_offset(g, r) * (int64_t)kb_dtype_bytes(t->dtype));
+    return buf->layout ? KN_OK : kb_error_status();
+}
+
+/* Result k of an operator: its own storage, or that of the projection that names it. */
+static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *t, kb_buf *buf, cg_place *place)
+{
+    const ir_graph *g = pl->f->g;
+    uint32_t root = k == 0 ? g->nodes[node].root : UINT32_MAX;
+    for (int64_t i = node + 1; k && i < g->n_nodes; i++)
+        if (g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == node && g->nodes[i].attr == (uint32_t)k)
+            root = g->nodes[i].root;
+    if (root == UINT32_MAX)
+        return kb_fail(KN_E_UNSUPPORTED, "result %d of %s has no use in the graph", k, ir_op_name(g->nodes[node].op));
+    buf->layout = layout(pl, t);
+    *place = place_of(pl, root, 0);
+    return buf->layout ? KN_OK : kb_error_status();
+}
+
+static kn_status eager_call(planner *pl, cg_step *st, uint32_t node, const kb_infer *in)
+{
+    const ir_graph *g = pl->f->g;
+    const ir_node *n = &g->nodes[node];
+    kn_status s = KN_OK;
+    for (int k = 0; k < n->n_in && s == KN_OK; k++)
+        s = eager_operand(pl, ir_in(g, n, k), &st->bufs[k], &st->places[k]);
+    if (s != KN_OK || kb_op_info((kb_opcode)n->op)->cls == KB_WRITE)
+        return s;
+    if (kb_op_info((kb_opcode)n->op)->cls == KB_VIEW) {    /* a copy, laid out in its operand's shape */
+        kb_type t = *ir_type(g, ir_in(g, n, 0));
+        int64_t stride = 1;
+        for (int d = t.rank - 1; d >= 0; stride *= t.size[d--].v)
+            t.stride[d] = kd_const(stride);
+        st->call.op = OP_clone;
+        st->call.n_in = 1;
+        return eager_result(pl, node, 0, &t, &st->bufs[n->n_in], &st->places[n->n_in]);
+    }
+    for (int k = 0; k < in->n_out && s == KN_OK; k++)
+        s = eager_result(pl, node, k, &in->out[k], &st->bufs[n->n_in + k], &st->places[n->n_in + k]);
+    return s;
+}
+
+static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
+{
+    const ir_graph *g = pl->f->g;
+    const ir_node *n = &g->nodes[node];
+    kb_type types[KB_MAX_IN];
+    kb_infer in;
+    kn_status s = cg_infer_node(g, node, &in, types);
+    if (s != KN_OK)
+        return s;
+    int n_bufs = n->n_in + in.n_out;
+    int64_t *words = kb_arena_alloc(&pl->p->arena, (size_t)(n->n_words + 1) * sizeof *words);
+    st->bufs = kb_arena_alloc(&pl->p->arena, (size_t)n_bufs * sizeof *st->bufs);
+    st->places = kb_arena_alloc(&pl->p->arena, (size_t)n_bufs * sizeof *st->places);
+    if (!words || !st->bufs || !st->places)
+        return kb_error_status();
+    if (n->n_words)
+        memcpy(words, ir_words(g, n), (size_t)n->n_words * sizeof *words);
+    st->eager = true;
+    st->call = (kb_call){.op = (kb_opcode)n->op, .math = in.math, .n_in = n->n_in, .n_out = in.n_out, .words = words};
+    if (n_bufs > pl->p->max_bufs)
+        pl->p->max_bufs = n_bufs;
+    return eager_call(pl, st, node, &in);
+}
+
+static kn_status make_steps(planner *pl)
+{
+    cg_program *p = pl->p;
+    p->steps = kb_arena_alloc(&p->arena, (size_t)(pl->gs->n_order + 1) * sizeof *p->steps);
+    if (!p->steps)
+        return kb_error_status();
+    for (int64_t i = 0; i < pl->gs->n_order; i++) {
+        cg_step *st = &p->steps[p->n_steps++];
+        const cg_group *g = &pl->gs->v[pl->gs->order[i]];
+        st->node = (uint32_t)g->nodes[0];
+        st->group = pl->gs->order[i];
+        kn_status s = g->fused ? kernel_step(pl, st, st->group) : eager_step(pl, st, st->node);
+        if (s != KN_OK)
+            return s;
+    }
+    return KN_OK;
+}
+
+kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered)
+{
+    const ir_graph *g = f->g;
+    planner pl = {.p = p, .f = f, .gs = gs, .lowered = lowered};
+    p->n_inputs = (int)g->n_inputs;
+    p->n_outputs = (int)g->n_outputs;
+    p->n_scalars = (int)g->n_scalars;
+    p->output_bytes = kb_arena_alloc(&p->arena, (size_t)(g->n_outputs + 1) * sizeof *p->output_bytes);
+    p->consts = kb_arena_alloc(&p->arena, (size_t)(g->n_consts + 1) * sizeof *p->consts);
+    pl.lives = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.lives);
+    pl.live = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.live);
+    kn_status s = p->output_bytes && p->consts && pl.lives && pl.live ? KN_OK : kb_error_status();
+    if (s == KN_OK) {
+        if (g->n_consts)
+            memcpy(p->consts, g->consts, (size_t)g->n_consts * sizeof *p->consts);
+        set_lives(&pl);
+        s = set_outputs(&pl);
+    }
+    if (s == KN_OK) {
+        plan_memory(&pl);
+        s = make_steps(&pl);
+    }
+    kb_free(pl.lives);
+    kb_free(pl.live);
+    return s;
+}
