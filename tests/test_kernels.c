@@ -464,11 +464,11 @@ static void step(int rank, const int64_t *sizes, int64_t *at)
 /* add, where and addcmul over operands of every kind of layout, against their bodies. */
 static void layouts_body(void)
 {
-    const int64_t S[3] = {5, 6, 70};
+    const int64_t S[3] = {9, 6, 70};
     struct { int rank; int64_t sizes[3], strides[3]; } forms[] = {
-        {3, {5, 6, 70}, {420, 70, 1}}, {3, {5, 6, 70}, {1, 5, 30}}, {3, {5, 6, 70}, {840, 140, 2}}, {3, {5, 6, 1}, {6, 1, 1}},
-        {2, {1, 70}, {70, 1}},         {1, {70}, {1}},              {0, {0}, {0}},                  {3, {5, 1, 70}, {70, 70, 1}},
-        {3, {5, 6, 70}, {0, 0, 1}},    {2, {6, 1}, {1, 1}},
+        {3, {9, 6, 70}, {420, 70, 1}}, {3, {9, 6, 70}, {1, 9, 54}}, {3, {9, 6, 70}, {840, 140, 2}}, {3, {9, 6, 1}, {6, 1, 1}},
+        {2, {1, 70}, {70, 1}},         {1, {70}, {1}},              {0, {0}, {0}},                  {3, {9, 1, 70}, {70, 70, 1}},
+        {3, {9, 6, 70}, {0, 0, 1}},    {2, {6, 1}, {1, 1}},
     };
     int n = (int)(sizeof forms / sizeof *forms);
     for (int i = 0; i < n; i++)
