@@ -275,7 +275,7 @@ static kn_status eager_operand(planner *pl, ir_ref r, kb_buf *buf, cg_place *pla
     return buf->layout ? KN_OK : kb_error_status();
 }
 
-/* Result k of an operator: its own storage, or that of the projection that names it. */
+/* Result k of an operator: its own storage, or that of the projection that names it; a further result that has no use gets no memory. */
 static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *t, kb_buf *buf, cg_place *place)
 {
     const ir_graph *g = pl->f->g;
@@ -283,10 +283,8 @@ static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *
     for (int64_t i = node + 1; k && i < g->n_nodes; i++)
         if (g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == node && g->nodes[i].attr == (uint32_t)k)
             root = g->nodes[i].root;
-    if (root == UINT32_MAX)
-        return kb_fail(KN_E_UNSUPPORTED, "result %d of %s has no use in the graph", k, ir_op_name(g->nodes[node].op));
     buf->layout = layout(pl, t);
-    *place = place_of(pl, root, 0);
+    *place = root == UINT32_MAX ? (cg_place){CG_SLOT_NULL, 0} : place_of(pl, root, 0);
     return buf->layout ? KN_OK : kb_error_status();
 }
 
