@@ -400,6 +400,35 @@ Test(llvm, extremum_zeros_and_nans)
     }
 }
 
+/* Empty lanes and the start of a total add nothing, not even a sign */
+Test(llvm, sums_of_negative_zeros)
+{
+    const cg_backend *b = kit_open();
+    cr_assert_not_null(b);
+    static float x[10000];
+    for (int i = 0; i < 10000; i++)
+        x[i] = -0.0f;
+    EACH_ISA for (int i = 0; i < N_TAILS; i++) {
+        lp_kernel *k = kit_kernel("zeros", 0, NULL, tails[i]);
+        uint32_t bx = kit_buffer(k, KN_F32, false), bo = kit_row_buffer(k, KN_F32, true);
+        lp_open_phase(k, LP_MAP);
+        uint32_t r = kit_reduce(k, LP_RED_SUM, kit_load(k, bx));
+        lp_open_phase(k, LP_ROW);
+        kit_store(k, r, bo);
+        lp_fn fn;
+        double ms;
+        size_t bytes;
+        cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        cr_assert_not_null(c, "%s", kit_failure());
+        float sum = 1;
+        void *ptrs[] = {x, &sum};
+        fn(ptrs, NULL, 0, 1, 0, tails[i]);
+        cr_assert(sum == 0 && signbit(sum), "%s, %lld elements", isas[isa_], (long long)tails[i]);
+        b->release(c);
+        lp_free(k);
+    }
+}
+
 /* ---- several phases ------------------------------------------------------------------------------------------------------------------ */
 static uint32_t near_exp(lp_kernel *k, uint32_t x)      /* shaped as exp: clamp, split, polynomial, scale */
 {
