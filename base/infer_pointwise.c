@@ -11,7 +11,7 @@
 /* Ops that PyTorch does not define on bools, by their promoted type. */
 static bool refuses_bool(kb_opcode op)
 {
-    static const uint16_t list[] = {OP_neg, OP_abs, OP_relu, OP_floor, OP_ceil, OP_round, OP_trunc, OP_fmod, OP_remainder, OP_pow, OP_clamp, OP_div};
+    static const uint16_t list[] = {OP_neg, OP_abs, OP_relu, OP_floor, OP_ceil, OP_round, OP_trunc, OP_fmod, OP_remainder, OP_pow, OP_clamp, OP_div, OP_addcmul};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         if (list[i] == op)
             return true;
