@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "ir/ir.h"
+#include "tests/support/ir_random.h"
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -169,7 +170,9 @@ Test(ir, garbage)
 }
 
 /* ---- verifier ------------------------------------------------------------------------------------------------------------------------ */
-#define SMALL "graph (%0: f32[2, 3], %1: f32[3]) {\n  %2 = add(%0, %1)\n  %3 = transpose(%2) dim0=0 dim1=1\n  %4 = mul_(%3, 2)\n  %5 = relu(%2)\n  return %5\n}\n"
+#define SMALL \
+    "graph (%0: f32[2, 3], %1: f32[3]) {\n  %2 = add(%0, %1)\n  %3 = transpose(%2) dim0=0 dim1=1\n  %4 = mul_(%3, 2)\n" \
+    "  %5 = relu(%2)\n  return %5\n}\n"
 
 static void broken(const char *words, void (*damage)(ir_graph *g))
 {
@@ -400,6 +403,18 @@ Test(ir, interpret_failure)
     cr_expect_null(out[0].data);
     cr_expect_eq(kb_data_stats().live, before);
     ir_free(g);
+}
+
+/* A short run of fuzz_ir: folding, uniting and dropping change no bit of outputs or of the inputs' memory. */
+Test(ir, random)
+{
+    for (uint64_t seed = 1; seed <= 2000; seed++) {
+        ir_graph *g = ir_random_graph(seed, 4 + (int)(seed % 24));
+        cr_assert(g);
+        const char *why = ir_random_differs(g, (const char *const[]){"fold", "dce"}, 2, seed);
+        cr_assert_null(why, "seed %llu: %s", (unsigned long long)seed, why);
+        ir_free(g);
+    }
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------------------------- */

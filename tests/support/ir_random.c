@@ -14,7 +14,8 @@ static uint32_t roll(dice *d, uint32_t n)
     return (uint32_t)(d->s >> 33) % n;
 }
 
-/* Operators and how their words are drawn: d a dim, D a list of dims, b a flag, t a dtype, e a choice of 3, s sizes of the operand regrouped, x a bound, 1 a step. */
+/* Operators and how their words are drawn: d a dim, D a list of dims, b a flag, t a dtype, e a choice of 3, s sizes of the operand regrouped, S the
+ * same expanded, x a bound, 1 a step. */
 static const struct { kb_opcode op; const char *words; } ops[] = {
     {OP_neg, ""}, {OP_abs, ""}, {OP_relu, ""}, {OP_floor, ""}, {OP_round, ""}, {OP_exp, ""}, {OP_tanh, ""}, {OP_logical_not, ""}, {OP_clone, ""},
     {OP_to, "t"}, {OP_add, ""}, {OP_sub, ""}, {OP_mul, ""}, {OP_div, "e"}, {OP_maximum, ""}, {OP_minimum, ""}, {OP_lt, ""}, {OP_eq, ""},
@@ -110,7 +111,7 @@ static void draw_node(dice *d, ir_graph *g)
     }
     const kb_type *x = ir_type(g, in[0]);
     int n_words = draw_words(d, ops[k].words, x, words);
-    if (ir_infer(g, o->base && 0 ? o->base : ops[k].op, n_in, in, words, types, &r) || numel(&r.out[0]) > 600 || r.out[0].rank > 5)
+    if (ir_infer(g, ops[k].op, n_in, in, words, types, &r) || numel(&r.out[0]) > 600 || r.out[0].rank > 5)
         return;
     ir_emit(g, ops[k].op, n_in, in, n_words, words);
 }
