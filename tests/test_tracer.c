@@ -356,7 +356,7 @@ typedef struct Lookup { kn_module base; kn_tensor *table, *count; } Lookup;
 static kn_tensor *lookup_forward(Lookup *self, kn_tensor *index)
 {
     kn_add_(self->count, 1);
-    return kn_mul(kn_embedding(index, self->table), 2.0);
+    return kn_mul(kn_embedding(self->table, index), 2.0);
 }
 static const kn_field lookup_fields[] = {KN_PARAM(Lookup, table), KN_SCRATCH(Lookup, count), KN_FIELDS_END};
 KN_DEFINE_CLASS(lookup_class, Lookup, lookup_forward, lookup_fields, tensor, (tensor));
