@@ -719,6 +719,92 @@ static void dropout_body(void)
 }
 Test(kernels, dropout_by_counter) { everywhere(dropout_body); }
 
+/* ---- accuracy ---------------------------------------------------------------------------------------------------------------------------- */
+Test(kernels, accuracy_against_float64)
+{
+    const int64_t n = 3000;
+    ten x = ten_new(KN_F32, SIZES(2, n)), d = ten_new(KN_F64, SIZES(2, n)), eps = weak_f(1e-5), none = {0};
+    fill(&x);
+    for (int64_t i = 0; i < 2 * n; i++) {
+        ((float *)x.data)[i] += i < n ? 1000 : 0; /* a large mean */
+        ((double *)d.data)[i] = at32(&x, i);
+    }
+    ten v = RUN(OP_var, WORDS(1, 1, 0, 1), x), s = RUN(OP_softmax, WORDS(1), x), l = RUN(OP_layer_norm, WORDS(1, n), x, none, none, eps), m = RUN(OP_logsumexp, WORDS(1, 1, 0), x),
+        dv = RUN(OP_var, WORDS(1, 1, 0, 1), d), ds = RUN(OP_softmax, WORDS(1), d);
+    for (int64_t r = 0; r < 2; r++) {
+        const double *y = (double *)d.data + r * n;
+        long double mean = 0, var = 0, sum = 0, top = y[0];
+        for (int64_t i = 0; i < n; i++) {
+            mean += y[i] / n;
+            top = y[i] > top ? y[i] : top;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            var += (y[i] - mean) * (y[i] - mean);
+            sum += expl(y[i] - top);
+        }
+        cr_assert_float_eq(at32(&v, r), (double)(var / (n - 1)), 1e-4 * (double)var / n);
+        cr_assert_float_eq(((double *)dv.data)[r], (double)(var / (n - 1)), 1e-11);
+        cr_assert_float_eq(at32(&m, r), (double)(top + logl(sum)), 2e-7 * (double)top + 2e-6);
+        for (int64_t i = 0; i < n; i += 17) {
+            cr_assert_float_eq(at32(&s, r * n + i), (double)(expl(y[i] - top) / sum), 1e-6 * (double)(expl(y[i] - top) / sum) + 1e-12);
+            cr_assert_float_eq(((double *)ds.data)[r * n + i], (double)(expl(y[i] - top) / sum), 1e-15);
+            cr_assert_float_eq(at32(&l, r * n + i), (double)((y[i] - mean) / sqrtl(var / n + 1e-5L)), r ? 2e-6 : 2e-4);
+        }
+    }
+    ten all[] = {x, d, eps, v, s, l, m, dv, ds};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        ten_free(&all[k]);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------------------------------ */
+static int allow = 1000000;
+static void *scarce(void *user, void *old, size_t size, size_t align)
+{
+    void *p = NULL;
+    (void)user;
+    if (size == 0) {
+        free(old);
+        return NULL;
+    }
+    if (allow-- <= 0)
+        return NULL;
+    if (!old)
+        return posix_memalign(&p, align < 16 ? 16 : align, size) ? NULL : p;
+    return realloc(old, size);
+}
+
+/* Ops that need scratch, with the 1st, 2nd … allocation of data failing: an error, nothing left behind, and the right result once there is enough. */
+Test(kernels, short_memory)
+{
+    cr_assert_eq(kn_alloc_hook(scarce, NULL), KN_OK);
+    ten h = ten_new(KN_F16, SIZES(64, 64)), g = ten_new(KN_F16, SIZES(64, 64)), w = ten_new(KN_F16, SIZES(64)), none = {0}, out = ten_new(KN_F16, SIZES(64, 64)), eps = weak_f(1e-5);
+    for (int i = 0; i < 64 * 64; i++)
+        ((uint16_t *)h.data)[i] = (uint16_t)(0x3c00 + i % 7);
+    for (int op = 0; op < 4; op++) {
+        kn_status s = KN_E_MEMORY;
+        int tries = 0;
+        for (; s && tries < 20; tries++) {
+            kb_data_trim();
+            size_t before = kb_data_stats().live;
+            allow = 1000000;
+            ten in[3][4] = {{h, g, none, none}, {h, w, w, eps}, {h, none, none, none}};
+            kb_buf b[4] = {{0}}, o = {out.data, out.l, false};
+            const ten *from = in[op == 0 ? 0 : op == 1 ? 1 : 2];
+            for (int k = 0; k < 4; k++)
+                if (from[k].l)
+                    b[k] = (kb_buf){from[k].data, from[k].l, from[k].weak};
+            allow = tries;
+            s = kb_run(&(kb_call){op == 0 ? OP_matmul : op == 1 ? OP_layer_norm : op == 2 ? OP_softmax : OP_log_softmax, KN_F32, op == 0 ? 2 : op == 1 ? 4 : 1, 1, b, &o,
+                                  op == 1 ? WORDS(1, 64) : WORDS(-1)});
+            allow = 1000000;
+            cr_assert(s == KN_OK || s == KN_E_MEMORY);
+            cr_assert_eq(kb_data_stats().live, before);
+        }
+        cr_assert(tries > 1 && s == KN_OK, "op %d: %d tries", op, tries);
+    }
+    ten_free(&h); ten_free(&g); ten_free(&w); ten_free(&out); ten_free(&eps);
+}
+
 /* ---- environment ------------------------------------------------------------------------------------------------------------------------ */
 #if defined(__SSE2__)
 Test(kernels, floating_point_environment_of_the_host)
