@@ -37,7 +37,8 @@ static void add_work(kb_opcode op, int n_in, const kb_buf *in, kb_layout *out, i
     work *w = &works[n_works++];
     *w = (work){.op = op, .n_in = n_in, .out = out, .want = malloc((size_t)out->numel * 4)};
     memcpy(w->in, in, (size_t)n_in * sizeof *in);
-    memcpy(w->words, words, (size_t)n_words * sizeof *words);
+    for (int k = 0; k < n_words; k++)
+        w->words[k] = words[k];
     if (!run(w, w->want))
         atomic_store(&wrong, 1);
 }
