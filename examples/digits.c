@@ -4,6 +4,7 @@
  *
  *     digits [FOLDER]         the folder that holds digits.safetensors and its kin; "data" when left out
  */
+#define _POSIX_C_SOURCE 200809L
 #include "digits_models.h"
 #include <math.h>
 #include <stdarg.h>
