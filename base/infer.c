@@ -247,6 +247,8 @@ static kn_status check_operands(const kb_infer *in)
     const kb_opinfo *o = in->info;
     if (o->n_operands >= 0 ? in->n_in > o->n_operands : in->n_in > KB_MAX_IN)
         return kb_fail(KN_E_VALUE, "takes %d operands, not %d", o->n_operands >= 0 ? o->n_operands : KB_MAX_IN, in->n_in);
+    if (in->op == OP_custom)                    /* its own signature says what its operands are */
+        return KN_OK;
     if (o->n_operands < 0) {
         for (int k = 0; k < in->n_in && in->op != OP_custom; k++)    /* whose own signature says which are numbers */
             if (check_operand(&o->args[0], &in->in[k], k))

@@ -42,7 +42,10 @@ static kn_status copy_operand(kb_buf *in, held *h)
 
 kn_status kb_run_write(kb_opcode op, kn_dtype math, int n_in, const kb_buf *in, const int64_t *words)
 {
+    static const int64_t defaults[KB_MAX_ARGS];  /* the base may take words (div's rounding mode) where the write has none */
     kb_buf local[KB_MAX_ARGS], target = in[0];
+    if (kb_op_info(op)->n_word_args == 0)
+        words = defaults;
     held h[KB_MAX_ARGS] = {0};
     kn_status s = KN_OK;
     if (overlaps_itself(target.layout))

@@ -51,7 +51,7 @@ kn_status ir_infer(const ir_graph *g, kb_opcode op, int n_in, const ir_ref *in, 
     static const int64_t nothing[1];
     for (int i = 0; i < n_in; i++)
         types[i] = ir_is(in[i]) ? *ir_type(g, in[i]) : absent;
-    memset(out, 0, offsetof(kb_infer, out));
+    memset(out, 0, sizeof *out);
     out->op = op;
     out->n_in = n_in;
     out->in = types;

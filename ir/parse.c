@@ -15,7 +15,6 @@ typedef struct name { const char *s; int n; ir_ref ref; } name;
 
 typedef struct parser {
     const char *text, *p;
-    int line;
     char *error;
     size_t error_size;
     bool failed;
@@ -37,6 +36,9 @@ static bool fail_at(parser *s, const char *at, const char *format, ...)
     char message[512];
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
+    int line = 1;
+    for (const char *c = s->text; c < at; c++)
+        line += *c == '\n';
     const char *start = at, *end = at;
     while (start > s->text && start[-1] != '\n')
         start--;
@@ -50,7 +52,7 @@ static bool fail_at(parser *s, const char *at, const char *format, ...)
     }
     if (shown > 140)
         shown = 140;
-    snprintf(s->error, s->error_size, "line %d: %s\n  %.*s\n  %*s^", s->line, message, shown, start, before, "");
+    snprintf(s->error, s->error_size, "line %d: %s\n  %.*s\n  %*s^", line, message, shown, start, before, "");
     return false;
 }
 
@@ -95,7 +97,6 @@ static void space(parser *s)
         if (*s->p != '\n')
             return;
         s->p++;
-        s->line++;
     }
 }
 
@@ -517,7 +518,7 @@ static bool operands_of(parser *s, const kb_opinfo *o, ir_ref *in, int *n_in)
 static bool statement(parser *s)
 {
     const char *names[KB_MAX_OUT];
-    int lengths[KB_MAX_OUT], n = 0, n_in, n_words;
+    int lengths[KB_MAX_OUT], n = 0, n_in, n_words = 0;
     ir_ref in[KB_MAX_IN], results[KB_MAX_OUT];
     int64_t words[KB_MAX_WORDS];
     do {
@@ -533,7 +534,7 @@ static bool statement(parser *s)
     provenance(s);
     char op_name[32];
     const char *at = s->p;
-    int length = word_length(s->p), line = s->line;
+    int length = word_length(s->p);
     if (!length)
         return expected(s, "an operator");
     snprintf(op_name, sizeof op_name, "%.*s", length, s->p);
@@ -549,10 +550,8 @@ static bool statement(parser *s)
     results[0] = ir_emit(s->g, op, n_in, in, n_words, words);
     for (int i = 1; i < n; i++)
         results[i] = ir_proj(s->g, results[0], i);
-    if (s->g->status) {
-        s->line = line;
+    if (s->g->status)
         return fail_at(s, at, "%s", s->g->error);
-    }
     for (int i = 0; i < n; i++)
         if (!define(s, names[i], lengths[i], results[i]))
             return false;
@@ -592,7 +591,7 @@ static bool body(parser *s)
 
 ir_graph *ir_parse(const char *text, char *error, size_t error_size)
 {
-    parser s = {.text = text, .p = text, .line = 1, .error = error, .error_size = error_size, .g = ir_new()};
+    parser s = {.text = text, .p = text, .error = error, .error_size = error_size, .g = ir_new()};
     if (error && error_size)
         error[0] = 0;
     if (!s.g) {
