@@ -18,7 +18,8 @@ typedef struct kb_thread {
     void (*free_runtime)(void *runtime);
 } kb_thread;
 
-extern __thread kb_thread *kb_tls;              /* NULL until kb_thread_get */
+/* NULL until kb_thread_get. One word at a fixed place of every thread (a load, not a call), also where the library is opened at run time. */
+extern __thread kb_thread *kb_tls __attribute__((tls_model("initial-exec")));
 kb_thread *kb_thread_get(void);                 /* NULL only when memory is short */
 
 kn_status kb_fail(kn_status s, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -20,7 +20,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const cg_backend *backend;
 static void *object;
 static bool tried;
-static char why[256];           /* the first failure, said again at each later question */
+static char why[1200];          /* the first failure, said again at each later question */
 
 static const char *env_value(const char *name)
 {

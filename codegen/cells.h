@@ -7,7 +7,7 @@
 #define CG_CELLS_H
 #include "codegen/internal.h"
 
-enum { CG_MAX_CELLS = 512 };
+enum { CG_MAX_CELLS = 1024 };
 
 typedef enum cg_cell_kind { CELL_LOAD, CELL_CONST, CELL_SCALAR, CELL_CONVERT, CELL_PRIM, CELL_BODY, CELL_REDUCE } cg_cell_kind;
 

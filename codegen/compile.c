@@ -243,38 +243,54 @@ static void dump_kernels(const char *dir, const cg_groups *gs, const cg_lowered 
     }
 }
 
+typedef struct builder { cg_facts f; cg_groups gs; cg_lowered *lowered; } builder;
+
+static void builder_fini(builder *b)
+{
+    for (int64_t i = 0; b->lowered && i < b->gs.n; i++)
+        lp_free(b->lowered[i].k);
+    kb_free(b->lowered);
+    cg_groups_fini(&b->gs);
+    cg_facts_fini(&b->f);
+    *b = (builder){0};
+}
+
+/* Groups and their kernels. A group that hits a limit which legality did not foresee (scratch rows, say) makes this fail: then smaller ones are tried. */
+static kn_status group_and_lower(builder *b, const ir_graph *g, bool all_eager, int max_nodes)
+{
+    kn_status s = cg_facts_init(&b->f, g, all_eager);
+    b->f.max_nodes = max_nodes;
+    if (s == KN_OK)
+        s = cg_fuse(&b->f, &b->gs);
+    if (s == KN_OK)
+        s = cg_order(&b->f, &b->gs);
+    if (s == KN_OK && !(b->lowered = kb_calloc((size_t)b->gs.n + 1, sizeof *b->lowered)))
+        s = kb_error_status();
+    return s == KN_OK ? lower_groups(&b->f, &b->gs, b->lowered) : s;
+}
+
 static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, const char *dir)
 {
-    cg_facts f = {0};
-    cg_groups gs = {0};
-    cg_lowered *lowered = NULL;
-    bool all_eager = o && o->no_backend;
-    kn_status s = cg_facts_init(&f, g, all_eager);
-    if (s == KN_OK)
-        s = cg_fuse(&f, &gs);
-    if (s == KN_OK)
-        s = cg_order(&f, &gs);
-    if (s == KN_OK && !(lowered = kb_calloc((size_t)gs.n + 1, sizeof *lowered)))
-        s = kb_error_status();
-    if (s == KN_OK)
-        s = lower_groups(&f, &gs, lowered);
+    static const int limits[] = {CG_MAX_NODES, 12, 3, 1};
+    builder b = {0};
+    kn_status s = KN_E_INTERNAL;
+    for (int i = 0; i < 4 && s == KN_E_INTERNAL; i++) {
+        builder_fini(&b);
+        s = group_and_lower(&b, g, o && o->no_backend, limits[i]);
+    }
     if (s == KN_OK && dir)
-        dump_kernels(dir, &gs, lowered);
+        dump_kernels(dir, &b.gs, b.lowered);
     if (s == KN_OK)
-        s = cg_plan(p, &f, &gs, lowered);
+        s = cg_plan(p, &b.f, &b.gs, b.lowered);
     if (s == KN_OK)
-        s = make_code(p, lowered, dir);
+        s = make_code(p, b.lowered, dir);
     if (s == KN_OK) {
-        count(p, &f);
-        p->text = cg_describe(p, &f);
+        count(p, &b.f);
+        p->text = cg_describe(p, &b.f);
         if (dir && p->text)
             cg_dump(dir, "program.txt", p->text);
     }
-    for (int64_t i = 0; lowered && i < gs.n; i++)
-        lp_free(lowered[i].k);
-    kb_free(lowered);
-    cg_groups_fini(&gs);
-    cg_facts_fini(&f);
+    builder_fini(&b);
     return s;
 }
 
@@ -286,8 +302,7 @@ static ir_graph *copy_graph(const ir_graph *g)
     if (n && map) {
         for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++)
             map[i] = ir_copy_node(n, g, i, map);
-        for (int64_t o = 0; o < g->n_outputs; o++)
-            ir_output(n, map[g->outputs[o].i - 1]);
+        ir_copy_outputs(n, g, map);
     }
     kb_free(map);
     if (n && n->status == KN_OK)

@@ -150,7 +150,7 @@ static bool write_is_clean(const cg_facts *f, const ir_graph *g, uint32_t at)
         if (!ir_is(r) || cg_is_weak(g, r) || f->node[r.i - 1].hazard != f->node[target.i - 1].hazard)
             continue;
         const kb_type *x = ir_type(g, r);
-        if (ir_get(g, r)->root != ir_get(g, target)->root || ir_offset(g, r) != ir_offset(g, target) || x->rank != t->rank)
+        if (f->node[r.i - 1].home != f->node[target.i - 1].home || ir_offset(g, r) != ir_offset(g, target) || x->rank != t->rank)
             return false;
         for (int d = 0; d < t->rank; d++)
             if (x->size[d].v != t->size[d].v || x->stride[d].v != t->stride[d].v)
@@ -235,20 +235,16 @@ static bool note_node(cg_facts *f, trail *trails, uint32_t at)
     return true;
 }
 
-/* Roots for ordering: inputs of an alias class share the first one's. */
-static void set_hazards(cg_facts *f)
+/* The IR gives all inputs of an alias class the first one's root: that orders accesses. Addresses are found through the chain of views. */
+static void set_homes(cg_facts *f)
 {
     const ir_graph *g = f->g;
-    for (int64_t i = 0; i < g->n_nodes; i++)
-        f->node[i].hazard = g->nodes[i].root;
-    for (int64_t i = 0; i < g->n_inputs; i++)
-        for (int64_t j = 0; j < i; j++)
-            if (g->alias[i] && g->alias[i] == g->alias[j]) {
-                f->node[g->inputs[i].i - 1].hazard = f->node[g->inputs[j].i - 1].hazard;
-                break;
-            }
-    for (int64_t i = 0; i < g->n_nodes; i++)
-        f->node[i].hazard = f->node[g->nodes[i].root].hazard;
+    for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        bool shares = n->op < OP_COUNT && (n->flags & IR_N_VIEW || kb_op_info((kb_opcode)n->op)->cls == KB_WRITE);
+        f->node[i].hazard = n->root;
+        f->node[i].home = shares ? f->node[ir_in(g, n, 0).i - 1].home : i;
+    }
 }
 
 static kn_status note_all(cg_facts *f, trail *trails)
@@ -283,7 +279,7 @@ static kn_status note_all(cg_facts *f, trail *trails)
 
 kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager)
 {
-    *f = (cg_facts){.g = g, .all_eager = all_eager};
+    *f = (cg_facts){.g = g, .all_eager = all_eager, .max_nodes = CG_MAX_NODES};
     size_t n = (size_t)g->n_nodes + 1;
     f->node = kb_calloc(n, sizeof *f->node);
     f->src = kb_calloc((size_t)g->n_operands + 1, sizeof *f->src);
@@ -292,7 +288,7 @@ kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager)
     if (s == KN_OK) {
         for (size_t i = 0; i + 1 < n; i++)
             trails[i].writer = CG_NONE32;
-        set_hazards(f);
+        set_homes(f);
         s = note_all(f, trails);
     }
     for (size_t i = 0; trails && i + 1 < n; i++)

@@ -16,9 +16,9 @@
 
 typedef struct set { int32_t nodes[CG_MAX_NODES]; int n; } set;
 
-static bool unite(const cg_group *a, const cg_group *b, set *s)
+static bool unite(const cg_facts *f, const cg_group *a, const cg_group *b, set *s)
 {
-    if (a->n + b->n > CG_MAX_NODES)
+    if (a->n + b->n > f->max_nodes)
         return false;
     int i = 0, j = 0;
     s->n = 0;
@@ -118,6 +118,26 @@ static bool few_buffers(const cg_facts *f, const set *s)
     return buffers <= CG_MAX_BUFFERS && scalars <= 32;
 }
 
+/* Reductions that wait for one another cost a pass along the row each. */
+static bool few_rounds(const cg_facts *f, const set *s)
+{
+    enum { MOST = 6 };
+    int8_t rounds[CG_MAX_NODES];
+    for (int i = 0; i < s->n; i++) {
+        const ir_node *n = &f->g->nodes[s->nodes[i]];
+        bool one = n->op == OP_sum || n->op == OP_prod || n->op == OP_amax || n->op == OP_amin || n->op == OP_all || n->op == OP_any || n->op == OP_mean;
+        int own = !f->node[s->nodes[i]].inner ? 0 : one ? 1 : 2, before = 0;
+        for (int k = 0; k < n->n_in; k++)
+            for (int j = 0; j < i; j++)
+                if (s->nodes[j] == f->src[n->in + (uint32_t)k] && rounds[j] > before)
+                    before = rounds[j];
+        if (before + own > MOST)
+            return false;
+        rounds[i] = (int8_t)(before + own);
+    }
+    return true;
+}
+
 /* ---- order ------------------------------------------------------------------------------------------------------------------------- */
 typedef struct walk { int32_t *stack; uint32_t *seen; uint32_t stamp; } walk;
 
@@ -161,7 +181,7 @@ static bool merge(cg_facts *f, cg_groups *gs, walk *w, int32_t a, int32_t b)
 {
     cg_group *x = &gs->v[a], *y = &gs->v[b];
     static __thread set s;
-    if (a == b || !x->fused || !y->fused || x->dead || y->dead || !worthwhile(x, y) || !unite(x, y, &s) || !few_buffers(f, &s) || !legal(f, &s)
+    if (a == b || !x->fused || !y->fused || x->dead || y->dead || !worthwhile(x, y) || !unite(f, x, y, &s) || !few_buffers(f, &s) || !few_rounds(f, &s) || !legal(f, &s)
         || !acyclic(f, gs, w, a, b))
         return false;
     int32_t *nodes = kb_arena_alloc(&f->arena, (size_t)s.n * sizeof *nodes);

@@ -29,7 +29,8 @@ typedef struct cg_fact {
     int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none) */
     int32_t group;
     int32_t writer;             /* the node that gives this value: itself, or for a projection its operator; -1 for inputs and scalars */
-    uint32_t hazard;            /* root for ordering: one node for all inputs of an alias class */
+    uint32_t home;              /* the node whose address this value's lies behind: an input, or a fresh result (its own, or its view's base) */
+    uint32_t hazard;            /* for ordering: as home, but one node for all inputs of an alias class */
     int32_t first_dep, n_deps;  /* in deps: nodes that must have run */
     int cost;
 } cg_fact;
@@ -41,6 +42,7 @@ typedef struct cg_facts {
     int32_t *src;               /* by operand (index in g->operands): the last node that wrote its storage before, -1: nobody */
     int32_t *deps;      int64_t n_deps, cap_deps;
     bool all_eager;
+    int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
 } cg_facts;
 
 kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager);
@@ -70,7 +72,7 @@ typedef struct cg_space {
 
 /* Where an operand or result lives at each point of a space. */
 typedef struct cg_access {
-    uint32_t root;
+    uint32_t root;              /* cg_fact.home */
     kn_dtype dtype;
     bool row;                   /* touched once a row */
     int64_t offset, stride[CG_MAX_DIMS];

@@ -46,8 +46,8 @@ static void use_group(planner *pl, int32_t group, int32_t step)
     const ir_node *n = &ir->nodes[g->nodes[0]];
     for (int k = 0; k < n->n_in; k++)
         if (ir_is(ir_in(ir, n, k)) && !cg_is_weak(ir, ir_in(ir, n, k)))
-            use(pl, ir_get(ir, ir_in(ir, n, k))->root, step);
-    use(pl, n->root, step);
+            use(pl, pl->f->node[ir_in(ir, n, k).i - 1].home, step);
+    use(pl, pl->f->node[g->nodes[0]].home, step);
     for (int64_t i = g->nodes[0] + 1; i < ir->n_nodes; i++)
         if (ir->nodes[i].op == IR_PROJ && (int32_t)ir_in(ir, &ir->nodes[i], 0).i - 1 == g->nodes[0])
             use(pl, ir->nodes[i].root, step);
@@ -271,7 +271,7 @@ static kn_status eager_operand(planner *pl, ir_ref r, kb_buf *buf, cg_place *pla
     if (buf->weak)
         *place = (cg_place){n->op == IR_SCALAR ? CG_SLOT_SCALARS : CG_SLOT_CONSTS, (int64_t)n->attr * 8};
     else
-        *place = place_of(pl, n->root, ir_offset(g, r) * (int64_t)kb_dtype_bytes(t->dtype));
+        *place = place_of(pl, pl->f->node[r.i - 1].home, ir_offset(g, r) * (int64_t)kb_dtype_bytes(t->dtype));
     return buf->layout ? KN_OK : kb_error_status();
 }
 
@@ -279,7 +279,7 @@ static kn_status eager_operand(planner *pl, ir_ref r, kb_buf *buf, cg_place *pla
 static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *t, kb_buf *buf, cg_place *place)
 {
     const ir_graph *g = pl->f->g;
-    uint32_t root = k == 0 ? g->nodes[node].root : UINT32_MAX;
+    uint32_t root = k == 0 ? pl->f->node[node].home : UINT32_MAX;
     for (int64_t i = node + 1; k && i < g->n_nodes; i++)
         if (g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == node && g->nodes[i].attr == (uint32_t)k)
             root = g->nodes[i].root;

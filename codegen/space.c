@@ -111,7 +111,7 @@ bool cg_access_ref(const cg_facts *f, const cg_space *s, uint32_t node, ir_ref r
         sizes[d] = t->size[d].v;
         strides[d] = t->stride[d].v;
     }
-    a->root = ir_get(f->g, r)->root;
+    a->root = f->node[r.i - 1].home;
     a->offset = ir_offset(f->g, r);
     a->dtype = t->dtype;
     return spread(s, domain_of(f, node), t->rank, sizes, strides, cg_is_row(f, s, node), a);
@@ -128,7 +128,7 @@ bool cg_access_result(const cg_facts *f, const cg_space *s, uint32_t node, cg_ac
     const ir_node *n = &g->nodes[node];
     const kb_type *t = &g->types[n->type], *d = domain_of(f, node);
     int64_t sizes[KB_MAX_RANK], strides[KB_MAX_RANK];
-    a->root = n->root;
+    a->root = f->node[node].home;
     a->offset = g->offsets[node];
     a->dtype = t->dtype;
     const kb_type *shape = f->node[node].kind == CG_COPY ? d : t;       /* a copy lays its operand's elements out row-major */

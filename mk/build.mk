@@ -42,8 +42,6 @@ Q           := $(if $(V),,@)
 # ---- flags ------------------------------------------------------------------------------------------------------------------------
 WARN := -Wall -Wextra -Wswitch-enum -Wstrict-prototypes \
     -Werror=implicit-function-declaration -Werror=incompatible-pointer-types -Werror=int-conversion
-# x != x asks for NaN in code that is written once for all types
-ISA_WARN := -Wno-tautological-compare
 FP   := -ffp-contract=off -fno-math-errno -fno-trapping-math
 
 ifeq ($(CONFIG),release)
@@ -196,7 +194,7 @@ define isa_rule
 $O/runtime/kernels/isa/%.$1.o: runtime/kernels/isa/%.c $(AFTER)
 	$$(folder)
 	$$(call say,CC,$$< ($1))
-	$$(call compile,$$(LIBRARY_CFLAGS) $$(OPT3) $$(ISA_$1) $$(ISA_WARN) -DKB_ISA_SUFFIX=$1)
+	$$(call compile,$$(LIBRARY_CFLAGS) $$(OPT3) $$(ISA_$1) -DKB_ISA_SUFFIX=$1)
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
@@ -317,7 +315,7 @@ list-sources:
 	    $(EXAMPLE_SRC:%='example %')
 print-flags:
 	@echo 'library $(LIBRARY_CFLAGS)'
-	@echo 'isa $(LIBRARY_CFLAGS) $(ISA_WARN) -DKB_ISA_SUFFIX=baseline'
+	@echo 'isa $(LIBRARY_CFLAGS) -DKB_ISA_SUFFIX=baseline'
 	@echo 'backend $(LIBRARY_CFLAGS) $(LLVM_CFLAGS)'
 	@echo 'program $(PROGRAM_CFLAGS)'
 	@echo 'example $(EXAMPLE_CFLAGS)'

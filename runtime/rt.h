@@ -136,6 +136,7 @@ void *rt_scope_alloc(rt_ctx *ctx, size_t size);
 uint32_t rt_escape_depth(const rt_ctx *ctx, const char *function);
 void rt_escape_tensor(rt_ctx *ctx, kn_tensor *t, uint32_t depth);
 void rt_escape_memory(rt_ctx *ctx, const void *p, uint32_t depth);
+void rt_scope_close_to(rt_ctx *ctx, int64_t depth);    /* closes every scope deeper than `depth`, with the module frames in them */
 /* A module call: push notifies the trace; false when memory is short. */
 bool rt_module_push(rt_ctx *ctx, kn_module *m);
 void rt_module_pop(rt_ctx *ctx);

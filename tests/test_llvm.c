@@ -1,5 +1,5 @@
-/* test_llvm.c: machine code from the LLVM backend against the interpreter of the loop IR, to the bit (NaN's sign and payload apart), at every
- * instruction set that this CPU has. A missing plug-in fails every test here. */
+/* test_llvm.c: machine code from the LLVM backend against the interpreter of the loop IR, to the bit (NaN's sign and payload apart), at
+ * every instruction set that this CPU has. A missing plug-in fails every test here. */
 #include "tests/support/llvm_kit.h"
 #include <criterion/criterion.h>
 #include <math.h>
@@ -41,7 +41,8 @@ static void out(lp_kernel *k, uint32_t value)
 static lp_kernel *all_ops(kn_dtype t, int64_t n)
 {
     static const lp_op both[] = {LP_ADD, LP_SUB, LP_MUL, LP_DIV}, one[] = {LP_NEG, LP_ABS};
-    static const lp_op floats[] = {LP_SQRT, LP_RINT, LP_FLOOR, LP_CEIL, LP_TRUNC}, ints[] = {LP_AND, LP_OR, LP_XOR, LP_SHL, LP_SHR, LP_USHR};
+    static const lp_op floats[] = {LP_SQRT, LP_RINT, LP_FLOOR, LP_CEIL, LP_TRUNC}, ints[] = {LP_AND, LP_OR, LP_XOR, LP_SHL, LP_SHR,
+        LP_USHR};
     int64_t rows = 3;
     bool f = t == KN_F32 || t == KN_F64;
     lp_kernel *k = kit_kernel("all_ops", 1, &rows, n);
@@ -93,7 +94,8 @@ Test(llvm, operations_i64) { ops_of(KN_I64); }
 
 Test(llvm, library_functions)
 {
-    static const char *const one[] = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
+    static const char *const one[] = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
+        "atan", "sinh", "cosh",
         "tanh", "erf", "erfc"};
     static const char *const two[] = {"pow", "atan2", "fmod"};
     EACH_ISA for (int64_t n = 5; n < 400; n += 295) {
@@ -128,7 +130,8 @@ Test(llvm, storage_types)
     static const kn_dtype types[] = {KN_U8, KN_I8, KN_I16};
     EACH_ISA for (int i = 0; i < 3; i++) for (int64_t n = 3; n < 400; n += 197) {
         lp_kernel *k = kit_kernel("storage", 0, NULL, n);
-        uint32_t in = kit_buffer(k, types[i], false), o1 = kit_buffer(k, KN_I64, true), o2 = kit_buffer(k, types[i], true), o3 = kit_buffer(k, types[i], true);
+        uint32_t in = kit_buffer(k, types[i], false), o1 = kit_buffer(k, KN_I64, true), o2 = kit_buffer(k, types[i], true),
+            o3 = kit_buffer(k, types[i], true);
         lp_open_phase(k, LP_MAP);
         uint32_t x = kit_load(k, in), y = kit_op(k, LP_CVT, KN_F32, x, 0, 0);
         kit_store(k, kit_op(k, LP_CVT, KN_I64, x, 0, 0), o1);
@@ -164,7 +167,8 @@ Test(llvm, storage_types)
 static lp_kernel *mixed_map(int n_outer, const int64_t *outer, int64_t n)
 {
     lp_kernel *k = kit_kernel("mixed", n_outer, outer, n);
-    uint32_t bx = kit_buffer(k, KN_F32, false), bo = kit_buffer(k, KN_F32, true), bw = kit_inner_buffer(k, KN_F32), bc = kit_row_buffer(k, KN_F32, false);
+    uint32_t bx = kit_buffer(k, KN_F32, false), bo = kit_buffer(k, KN_F32, true), bw = kit_inner_buffer(k, KN_F32),
+        bc = kit_row_buffer(k, KN_F32, false);
     k->n_scalars = 3;
     k->scalar_dtype[0] = KN_I64, k->scalar_dtype[1] = KN_F64, k->scalar_dtype[2] = KN_BOOL;
     lp_open_phase(k, LP_MAP);
@@ -180,7 +184,8 @@ static lp_kernel *mixed_map(int n_outer, const int64_t *outer, int64_t n)
     return k;
 }
 
-static const int64_t tails[] = {1, 2, 3, 5, 8, 10, 13, 16, 17, 31, 32, 33, 47, 63, 64, 65, 70, 255, 256, 257, 288, 289, 300, 4095, 4096, 4097, 10000};
+static const int64_t tails[] = {1, 2, 3, 5, 8, 10, 13, 16, 17, 31, 32, 33, 47, 63, 64, 65, 70, 255, 256, 257, 288, 289, 300, 4095,
+    4096, 4097, 10000};
 enum { N_TAILS = sizeof tails / sizeof *tails };
 
 Test(llvm, inner_sizes)
@@ -206,13 +211,15 @@ Test(llvm, strides)
         if (s == 1)
             o->inner_stride = 12, o->stride[0] = 4, o->stride[1] = 1, o->offset = 7;
         if (s == 2)
-            x->inner_stride = 2, x->stride[0] *= 2, x->stride[1] *= 2, y->inner_stride = 0, y->stride[0] = 1, y->stride[1] = 0, y->offset = 3;
+            x->inner_stride = 2, x->stride[0] *= 2, x->stride[1] *= 2, y->inner_stride = 0, y->stride[0] = 1, y->stride[1] = 0,
+                y->offset = 3;
         if (s == 3)
             x->inner_stride = -1, x->offset = n - 1, y->inner_stride = -3, y->stride[0] = 0, y->stride[1] = 0, y->offset = 3 * (n - 1);
         lp_open_phase(k, LP_MAP);
         uint32_t v = kit_load(k, bx), w = kit_load(k, by);
         if (types[t] == KN_BOOL)
-            v = kit_op(k, LP_MASK, KN_BOOL, kit_op(k, LP_PAND, LP_PRED, kit_op(k, LP_TEST, LP_PRED, v, 0, 0), kit_op(k, LP_TEST, LP_PRED, w, 0, 0), 0), 0, 0);
+            v = kit_op(k, LP_MASK, KN_BOOL, kit_op(k, LP_PAND, LP_PRED, kit_op(k, LP_TEST, LP_PRED, v, 0, 0), kit_op(k, LP_TEST,
+                LP_PRED, w, 0, 0), 0), 0, 0);
         else
             v = kit_op(k, LP_SUB, types[t], v, w, 0);
         kit_store(k, v, bo);
@@ -261,7 +268,8 @@ static lp_kernel *reductions(kn_dtype t, int64_t n, bool with_prod)
     lp_open_phase(k, LP_MAP);
     uint32_t x = kit_load(k, bx), zero = kit_const(k, t, 0), p = kit_op(k, LP_GE, LP_PRED, x, zero, 0);
     for (int kind = LP_RED_SUM; kind <= LP_RED_OR; kind++) {
-        uint32_t v = kind == LP_RED_PROD && !with_prod ? zero : kind < LP_RED_AND ? x : kind == LP_RED_AND ? p : kit_op(k, LP_PNOT, LP_PRED, p, 0, 0);
+        uint32_t v = kind == LP_RED_PROD && !with_prod ? zero : kind < LP_RED_AND ? x : kind == LP_RED_AND ? p : kit_op(k, LP_PNOT,
+            LP_PRED, p, 0, 0);
         r[kind] = kit_reduce(k, (lp_reduce)kind, v);
     }
     lp_open_phase(k, LP_ROW);
@@ -313,7 +321,8 @@ Test(llvm, extremum_zeros_and_nans)
             x[second] = trial & 1 ? 0.0f : -0.0f;
             x[first] = trial & 2 ? 0.0f : -0.0f;
             fn(ptrs, NULL, 0, 1, 0, n);
-            cr_assert(result == 0 && signbit(result) == signbit(x[first]), "%s n %lld zeros at %lld, %lld", isas[isa_], (long long)n, (long long)first,
+            cr_assert(result == 0 && signbit(result) == signbit(x[first]), "%s n %lld zeros at %lld, %lld", isas[isa_], (long long)n,
+                (long long)first,
                 (long long)second);
             x[second] = NAN;
             fn(ptrs, NULL, 0, 1, 0, n);
@@ -357,7 +366,8 @@ static lp_kernel *softmax(int64_t rows, int64_t n)
 static lp_kernel *layer_norm(int64_t rows, int64_t n)
 {
     lp_kernel *k = kit_kernel("layer_norm", 1, &rows, n);
-    uint32_t bx = kit_buffer(k, KN_F32, false), bo = kit_buffer(k, KN_F32, true), bw = kit_inner_buffer(k, KN_F32), bb = kit_inner_buffer(k, KN_F32);
+    uint32_t bx = kit_buffer(k, KN_F32, false), bo = kit_buffer(k, KN_F32, true), bw = kit_inner_buffer(k, KN_F32),
+        bb = kit_inner_buffer(k, KN_F32);
     uint32_t bm = kit_row_buffer(k, KN_F32, true), count = 0;
     lp_open_phase(k, LP_MAP);
     uint32_t s = kit_reduce(k, LP_RED_SUM, kit_load(k, bx));
@@ -397,7 +407,7 @@ Test(llvm, prefetched_rows)
     }
 }
 
-/* ---- random programs -------------------------------------------------------------------------------------------------------------------- */
+/* ---- random programs ---------------------------------------------------------------------------------------------------------------- */
 static lp_kernel *random_map(unsigned seed)
 {
     uint64_t s = seed * 2654435761u + 99;
@@ -429,7 +439,7 @@ Test(llvm, random_maps)
     EACH_ISA for (unsigned seed = 0; seed < 40; seed++) HOLDS(kit_compare(random_map(seed), seed % 2 ? KIT_PARTS : 0, seed));
 }
 
-/* ---- the session ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- the session -------------------------------------------------------------------------------------------------------------------- */
 static void *compile_some(void *arg)
 {
     unsigned from = (unsigned)(uintptr_t)arg;

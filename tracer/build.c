@@ -376,7 +376,7 @@ static void consider(tr_module *m, tr_graph *g)
 
 void tr_compile_path(tr_module *m, tr_event *end)
 {
-    if (!kb_env_flag(KB_ENV_KN_JIT))
+    if (!kb_env_flag(KB_ENV_KN_JIT) || strcmp(kb_env(KB_ENV_KN_BACKEND), "none") == 0)
         return;
     pthread_mutex_lock(&m->lock);
     for (tr_event *e = end; e; e = e->parent)

@@ -181,7 +181,7 @@ void kk_nest_join(kk_nest *s)
     }
 }
 
-static void swap_dims(kk_nest *s, int d, int e)
+void kk_nest_swap(kk_nest *s, int d, int e)
 {
     int64_t t = s->size[d];
     s->size[d] = s->size[e];
@@ -200,7 +200,7 @@ void kk_nest_collapse(kk_nest *s)
     drop_ones(s);
     for (int i = 1; i < s->rank; i++)
         for (int d = i; d > 0 && magnitude(s->stride[0][d - 1]) < magnitude(s->stride[0][d]); d--)
-            swap_dims(s, d - 1, d);
+            kk_nest_swap(s, d - 1, d);
     kk_nest_join(s);
 }
 
@@ -340,7 +340,7 @@ static bool transposing(kk_nest *s)
         if (s->stride[1][d] != 1 || s->size[d] < 8)
             continue;
         if (d != last - 1)
-            swap_dims(s, d, last - 1);
+            kk_nest_swap(s, d, last - 1);
         return true;
     }
     return false;

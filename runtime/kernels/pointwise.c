@@ -85,6 +85,46 @@ static void run_range(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+/* An operand whose inner steps are long but which is contiguous along another dimension (a transposed one) uses little of each cache line that
+ * a row touches. So rows are taken in strips, block of columns by block of columns: the next row finds the lines again. Items are strips. */
+enum { STRIP = 32 };
+
+static void run_strips(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const plan *p = arg;
+    const kk_nest *s = &p->nest;
+    int last = s->rank - 1, row_dim = last - 1;
+    int64_t rows = s->size[row_dim], cols = s->size[last], strips = (rows + STRIP - 1) / STRIP;
+    blocks b;
+    (void)worker;
+    for (int64_t item = begin; item < end; item++) {
+        kk_place place;
+        kk_place_set(&place, s, row_dim, item / strips);
+        int64_t r0 = item % strips * STRIP, r1 = rows - r0 < STRIP ? rows : r0 + STRIP;
+        for (int64_t c = 0; c < cols; c += KK_STAGE)
+            for (int64_t r = r0; r < r1; r++) {
+                char *at[KK_MAX_OPERANDS];
+                for (int k = 0; k <= p->n; k++)
+                    at[k] = p->op[k].data + (place.offset[k] + r * s->stride[k][row_dim] + c * s->stride[k][last]) * p->op[k].bytes;
+                run_blocks(p, &b, at, cols - c < KK_STAGE ? cols - c : KK_STAGE);
+            }
+    }
+}
+
+/* Whether strips pay; then the dimension along which such an operand is contiguous is brought next to the last. */
+static bool wants_strips(plan *p)
+{
+    kk_nest *s = &p->nest;
+    int last = s->rank - 1;
+    for (int k = 1; k <= p->n && !p->whole && s->size[last] >= 16; k++)
+        for (int d = 0; d < last && p->op[k].feed == FEED_GATHER && s->stride[k][last] > 1; d++)
+            if (s->stride[k][d] == 1 && s->size[d] >= 8) {
+                kk_nest_swap(s, d, last - 1);
+                return true;
+            }
+    return false;
+}
+
 /* ---- planning ---------------------------------------------------------------------------------------------------------------- */
 static const kk_loops *loops_of(kb_body_id body, kn_dtype math, kn_dtype *type)
 {
@@ -213,6 +253,12 @@ static void run_planned(plan *p, const kb_call *c, const kk_loops *loops, const 
             kk_nest_add(&p->nest, c->in[from[k - 1]].layout);
     kk_nest_collapse(&p->nest);
     set_feeds(p, loops);
+    if (wants_strips(p)) {
+        int row_dim = p->nest.rank - 2;
+        int64_t strips = (p->nest.size[row_dim] + STRIP - 1) / STRIP, outer = p->nest.total / (p->nest.size[row_dim] * p->nest.size[row_dim + 1]);
+        kb_parallel_for(outer * strips, 1 + grain / (STRIP * p->nest.size[row_dim + 1]), run_strips, p);
+        return;
+    }
     kb_parallel_for(p->nest.total, grain, run_range, p);
 }
 

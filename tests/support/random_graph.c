@@ -1,0 +1,456 @@
+/* random_graph.c: see random_graph.h. Every choice comes from the seed, so a failing seed is a reproduction. */
+#include "tests/support/random_graph.h"
+#include "base/body.h"
+#include "base/error.h"
+#include "base/pool.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_VALUES = 160, MAX_NUMEL = 6000 };
+
+typedef struct gen {
+    ir_graph *g;
+    uint64_t state;
+    ir_ref v[MAX_VALUES];
+    int n;
+} gen;
+
+static uint64_t next(uint64_t *s)
+{
+    *s += 0x9e3779b97f4a7c15u;
+    uint64_t z = *s;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static int below(gen *r, int n) { return (int)(next(&r->state) % (uint64_t)n); }
+static bool chance(gen *r, int percent) { return below(r, 100) < percent; }
+
+static int64_t numel(const kb_type *t)
+{
+    int64_t n = 1;
+    for (int d = 0; d < t->rank; d++)
+        n *= t->size[d].v;
+    return n;
+}
+
+/* ---- making graphs ------------------------------------------------------------------------------------------------------------- */
+static kn_dtype some_dtype(gen *r)
+{
+    static const kn_dtype list[] = {KN_F32, KN_F32, KN_F32, KN_F32, KN_F32, KN_F64, KN_I64, KN_I32, KN_BOOL, KN_U8, KN_F16};
+    return list[below(r, sizeof list / sizeof *list)];
+}
+
+static void dense(kb_type *t)
+{
+    int64_t stride = 1;
+    for (int d = t->rank - 1; d >= 0; d--) {
+        t->stride[d] = kd_const(stride);
+        stride *= t->size[d].v;
+    }
+}
+
+static int64_t some_size(gen *r)
+{
+    static const int64_t list[] = {1, 2, 3, 4, 5, 7, 8, 16, 33, 40, 64, 100};
+    return list[below(r, sizeof list / sizeof *list)];
+}
+
+static void add_input(gen *r)
+{
+    kb_type t = {.dtype = some_dtype(r), .rank = (int8_t)below(r, 4)};
+    int64_t n = 1;
+    for (int d = 0; d < t.rank; d++) {
+        int64_t size = some_size(r);
+        t.size[d] = kd_const(n * size > MAX_NUMEL ? 1 : size);
+        n *= t.size[d].v;
+    }
+    if (r->n && chance(r, 70)) {        /* of a shape that is there, or its end, so that things broadcast */
+        const kb_type *o = ir_type(r->g, r->v[below(r, r->n)]);
+        int drop = o->rank ? below(r, o->rank + 1) * chance(r, 40) : 0;
+        t.rank = (int8_t)(o->rank - drop);
+        for (int d = 0; d < t.rank; d++)
+            t.size[d] = chance(r, 15) ? kd_const(1) : o->size[d + drop];
+    }
+    dense(&t);
+    if (t.rank > 1 && chance(r, 15)) {  /* laid out column by column */
+        int64_t stride = 1;
+        for (int d = 0; d < t.rank; d++) {
+            t.stride[d] = kd_const(stride);
+            stride *= t.size[d].v;
+        }
+    }
+    bool shared = t.dtype == KN_F32 && chance(r, 20);
+    r->v[r->n++] = ir_input(r->g, &t, shared);
+}
+
+static ir_ref pick(gen *r) { return r->v[chance(r, 60) && r->n > 6 ? r->n - 1 - below(r, 6) : below(r, r->n)]; }
+
+static ir_ref pick_float(gen *r)
+{
+    for (int i = 0; i < 8; i++) {
+        ir_ref v = pick(r);
+        if (kb_dtype_category(ir_type(r->g, v)->dtype) == KB_CAT_FLOAT)
+            return v;
+    }
+    return pick(r);
+}
+
+static ir_ref some_scalar(gen *r)
+{
+    static const double list[] = {0, 1, -1, 0.5, 2, -0.25, 3, 1e-3, 100};
+    if (chance(r, 40) && r->g->n_scalars)
+        return r->g->scalars[below(r, (int)r->g->n_scalars)];
+    double v = list[below(r, sizeof list / sizeof *list)];
+    return chance(r, 30) ? ir_const_i64(r->g, (int64_t)v) : ir_const_f64(r->g, v);
+}
+
+/* Emits when inference accepts; a refusal is part of the game. */
+static bool try_emit(gen *r, kb_opcode op, int n_in, const ir_ref *in, int n_words, const int64_t *words)
+{
+    kb_type types[KB_MAX_IN];
+    static const kb_type absent;
+    if (r->n == MAX_VALUES)
+        return false;
+    for (int i = 0; i < n_in; i++)
+        types[i] = ir_is(in[i]) ? *ir_type(r->g, in[i]) : absent;
+    kb_infer f = {.op = op, .info = kb_op_info(op), .n_in = n_in, .in = types, .words = words};
+    if (kb_infer_run(&f) != KN_OK)
+        return false;
+    unsigned present = 0;
+    for (int i = 0; i < n_in; i++)
+        present |= (unsigned)ir_is(in[i]) << i;
+    kb_opclass cls = f.info->cls;       /* sign of bool, say, is inferred, but no kernel computes it */
+    if ((cls == KB_POINTWISE || cls == KB_WRITE) && kb_body_of(op, words, present, f.math) == KB_B_NONE)
+        return false;
+    for (int k = 0; k < f.n_out; k++)
+        if (numel(&f.out[k]) > MAX_NUMEL)
+            return false;
+    ir_ref v = ir_emit(r->g, op, n_in, in, n_words, words);
+    if (!ir_is(v))
+        return false;
+    r->v[r->n++] = v;
+    return true;
+}
+
+static bool some_pointwise(gen *r, kb_opclass cls)
+{
+    kb_opcode op = (kb_opcode)(1 + below(r, OP_COUNT - 1));
+    const kb_opinfo *o = kb_op_info(op);
+    if (o->cls != cls)
+        return false;
+    ir_ref in[4];
+    int64_t words[8];
+    int n_in = 0, n_words = 0;
+    for (int i = 0; i < o->n_args; i++) {
+        const kb_arg *a = &o->args[i];
+        if (a->kind == 'T' || a->kind == 'V' || a->kind == 'f') {
+            bool leave = a->kind == 'f' ? chance(r, 60) : a->optional && chance(r, 40);
+            in[n_in++] = leave ? IR_NONE : a->kind == 'f' || (a->kind == 'V' && chance(r, 25)) ? some_scalar(r) : pick(r);
+        } else {
+            words[n_words++] = a->kind == 'd' ? (int64_t)some_dtype(r) : below(r, 3);
+        }
+    }
+    if (op == OP_gelu && words[0] > 1)
+        words[0] = 0;
+    return try_emit(r, op, n_in, in, n_words, words);
+}
+
+static bool some_view(gen *r)
+{
+    ir_ref x = pick(r);
+    const kb_type copy = *ir_type(r->g, x), *t = &copy;        /* types move when one is added */
+    int rank = t->rank, d = rank ? below(r, rank) : 0;
+    int64_t size = rank ? t->size[d].v : 1;
+    switch (below(r, 9)) {
+    case 0: return rank && try_emit(r, OP_transpose, 1, &x, 2, (int64_t[]){d, below(r, rank)});
+    case 1: return try_emit(r, OP_reshape, 1, &x, 2, (int64_t[]){1, -1});
+    case 2: return rank > 1 && try_emit(r, OP_reshape, 1, &x, 3, (int64_t[]){2, -1, t->size[rank - 1].v});
+    case 3: return rank && size > 1 && try_emit(r, OP_slice, 1, &x, 4, (int64_t[]){d, below(r, (int)size), size, 1 + below(r, 2)});
+    case 4: return rank && size > 0 && try_emit(r, OP_select, 1, &x, 2, (int64_t[]){d, below(r, (int)size)});
+    case 5: return rank < 4 && try_emit(r, OP_unsqueeze, 1, &x, 1, (int64_t[]){below(r, rank + 1)});
+    case 6: return try_emit(r, OP_contiguous, 1, &x, 0, NULL);
+    case 7: return rank && size == 1 && try_emit(r, OP_squeeze, 1, &x, 1, (int64_t[]){d});
+    default: break;
+    }
+    int64_t words[6] = {rank};
+    for (int i = 0; i < rank; i++)
+        words[1 + i] = t->size[i].v == 1 ? 1 + below(r, 4) : t->size[i].v;
+    return rank && try_emit(r, OP_expand, 1, &x, rank + 1, words);
+}
+
+static bool some_reduction(gen *r)
+{
+    static const kb_opcode ops[] = {OP_sum, OP_mean, OP_amax, OP_amin, OP_all, OP_any, OP_logsumexp, OP_var, OP_std, OP_argmax, OP_prod};
+    ir_ref x = pick_float(r);
+    int rank = ir_type(r->g, x)->rank;
+    kb_opcode op = ops[below(r, sizeof ops / sizeof *ops)];
+    int64_t words[5] = {1, rank ? (chance(r, 70) ? rank - 1 : below(r, rank)) : 0, chance(r, 60)};
+    int n = 3;
+    if (chance(r, 20) || !rank) {
+        words[0] = -1;
+        words[1] = chance(r, 50);
+        n = 2;
+    }
+    if (op == OP_var || op == OP_std)
+        words[n++] = below(r, 2);
+    return try_emit(r, op, 1, &x, n, words);
+}
+
+static bool some_row_op(gen *r)
+{
+    ir_ref x = pick_float(r);
+    const kb_type copy = *ir_type(r->g, x), *t = &copy;        /* types move when one is added */
+    int rank = t->rank;
+    if (!rank)
+        return false;
+    if (chance(r, 55))
+        return try_emit(r, chance(r, 70) ? OP_softmax : OP_log_softmax, 1, &x, 1, (int64_t[]){chance(r, 85) ? rank - 1 : below(r, rank)});
+    ir_ref in[4] = {x, IR_NONE, IR_NONE, chance(r, 50) ? ir_const_f64(r->g, 1e-5) : IR_NONE};
+    kb_type w = {.dtype = t->dtype, .rank = 1, .size = {t->size[rank - 1]}};
+    dense(&w);
+    for (int k = 1; k < 3; k++)
+        if (chance(r, 60) && r->g->n_inputs < 50)
+            in[k] = ir_input(r->g, &w, 0);
+    return try_emit(r, OP_layer_norm, 4, in, 2, (int64_t[]){1, w.size[0].v});
+}
+
+static bool some_product(gen *r)
+{
+    ir_ref x = pick_float(r);
+    const kb_type copy = *ir_type(r->g, x), *t = &copy;        /* types move when one is added */
+    if (t->rank < 1 || r->g->n_inputs > 50)
+        return false;
+    kb_type w = {.dtype = t->dtype, .rank = 2, .size = {kd_const(some_size(r)), t->size[t->rank - 1]}}, b = {.dtype = t->dtype, .rank = 1, .size = {w.size[0]}};
+    dense(&w);
+    dense(&b);
+    ir_ref in[3] = {x, ir_input(r->g, &w, 0), chance(r, 50) ? ir_input(r->g, &b, 0) : IR_NONE};
+    return try_emit(r, OP_linear, 3, in, 0, NULL);
+}
+
+static bool some_cat(gen *r)
+{
+    ir_ref x = pick(r), in[2] = {x, x};
+    int rank = ir_type(r->g, x)->rank;
+    return rank && try_emit(r, OP_cat, 2, in, 1, (int64_t[]){below(r, rank)});
+}
+
+static bool step(gen *r)
+{
+    int c = below(r, 100);
+    if (c < 55) return some_pointwise(r, KB_POINTWISE);
+    if (c < 70) return some_view(r);
+    if (c < 80) return some_reduction(r);
+    if (c < 88) return some_row_op(r);
+    if (c < 90) return some_product(r);
+    if (c < 91) return some_cat(r);
+    return some_pointwise(r, KB_WRITE);
+}
+
+static void add_outputs(gen *r)
+{
+    ir_graph *g = r->g;
+    int made = 0;
+    for (int64_t i = g->n_nodes - 1; i >= 0 && made < 5; i--) {
+        const ir_node *n = &g->nodes[i];
+        if (n->op >= OP_COUNT || n->root != (uint32_t)i || (made && chance(r, 60)))
+            continue;
+        ir_output(g, (ir_ref){(uint32_t)i + 1});
+        made++;
+    }
+}
+
+ir_graph *rg_make(uint64_t seed, int ops)
+{
+    gen r = {.g = ir_new(), .state = seed};
+    if (!r.g)
+        return NULL;
+    for (int i = 1 + below(&r, 5); i > 0; i--)
+        add_input(&r);
+    for (int i = below(&r, 3); i > 0; i--)
+        ir_scalar(r.g, below(&r, 3) == 0 ? KN_I64 : below(&r, 4) == 0 ? KN_BOOL : KN_F64);
+    for (int made = 0, tries = 0; made < ops && tries < ops * 60; tries++)
+        made += step(&r);
+    add_outputs(&r);
+    return r.g;
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------------------------------------------- */
+static void fill(char *at, kn_dtype d, int64_t n, uint64_t *s)
+{
+    static const float special[] = {0.0f, -0.0f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN, 1e-40f, 88.5f, -104.5f, 3e38f};
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t z = next(s);
+        float f = (float)((int64_t)(z >> 20) % 2000001 - 1000000) * 4e-6f;
+        if (z % 53 == 0)
+            f = special[(z >> 8) % (sizeof special / sizeof *special)];
+        else if (z % 7 == 0)
+            f = (float)(int)f;
+        if (d == KN_F32) memcpy(at + i * 4, &f, 4);
+        else if (d == KN_F64) memcpy(at + i * 8, &(double){(double)f}, 8);
+        else if (d == KN_I64) memcpy(at + i * 8, &(int64_t){(int64_t)(z >> 40) % 21 - 10}, 8);
+        else if (d == KN_I32) memcpy(at + i * 4, &(int32_t){(int32_t)((z >> 40) % 21) - 10}, 4);
+        else if (d == KN_BOOL) at[i] = (char)(z >> 40 & 1);
+        else if (d == KN_F16 || d == KN_BF16) memcpy(at + i * 2, &(uint16_t){(uint16_t)(0x3000 + (z >> 40) % 0x1000)}, 2);
+        else memset(at + i * (int64_t)kb_dtype_bytes(d), (int)(z >> 40 & 15), kb_dtype_bytes(d));
+    }
+}
+
+static int64_t span(const kb_type *t)
+{
+    int64_t last = 1;
+    for (int d = 0; d < t->rank; d++) {
+        if (t->size[d].v == 0)
+            return 0;
+        last += (t->size[d].v - 1) * t->stride[d].v;
+    }
+    return last * (int64_t)kb_dtype_bytes(t->dtype);
+}
+
+/* Each alias class has one block, filled as its first member's dtype; members lie in it a little apart. */
+void rg_inputs_open(rg_inputs *in, const ir_graph *g, uint64_t seed)
+{
+    uint64_t s = seed ^ 0x5eed;
+    int block_of_class[8], n_in_class[8] = {0};
+    memset(in, 0, sizeof *in);
+    memset(block_of_class, -1, sizeof block_of_class);
+    in->n = (int)g->n_inputs;
+    for (int i = 0; i < in->n; i++) {
+        const kb_type *t = ir_type(g, g->inputs[i]);
+        uint32_t c = g->alias[i];
+        int b = c ? block_of_class[c % 8] : -1;
+        if (b < 0) {
+            b = in->n_blocks++;
+            in->bytes[b] = c ? 65536 * 4 : span(t) + 64;
+            in->block[b] = calloc(1, (size_t)in->bytes[b]);
+            fill(in->block[b], t->dtype, (c ? 65536 : span(t)) / (int64_t)kb_dtype_bytes(t->dtype), &s);
+            if (c)
+                block_of_class[c % 8] = b;
+        }
+        int64_t shift = c ? (n_in_class[c % 8]++ % 3) * 8 : 0;
+        in->data[i] = in->block[b] + shift;
+    }
+    for (int i = 0; i < (int)g->n_scalars; i++) {
+        kn_dtype d = ir_type(g, g->scalars[i])->dtype;
+        double v = (double)((int64_t)(next(&s) % 9) - 4) * 0.75;
+        in->scalars[i] = d == KN_I64 ? (int64_t)v : (int64_t)(next(&s) & 1);
+        if (d == KN_F64)
+            memcpy(&in->scalars[i], &v, sizeof v);
+    }
+}
+
+void rg_inputs_close(rg_inputs *in)
+{
+    for (int b = 0; b < in->n_blocks; b++)
+        free(in->block[b]);
+}
+
+/* ---- comparing --------------------------------------------------------------------------------------------------------------------- */
+static char message[4096];
+
+static bool same_element(const char *a, const char *b, kn_dtype d)
+{
+    if (d == KN_F32) {
+        float x, y;
+        memcpy(&x, a, 4);
+        memcpy(&y, b, 4);
+        return memcmp(a, b, 4) == 0 || (isnan(x) && isnan(y));
+    }
+    if (d == KN_F64) {
+        double x, y;
+        memcpy(&x, a, 8);
+        memcpy(&y, b, 8);
+        return memcmp(a, b, 8) == 0 || (isnan(x) && isnan(y));
+    }
+    if (d == KN_F16 || d == KN_BF16) {
+        uint16_t x, y, inf = d == KN_F16 ? 0x7c00 : 0x7f80;
+        memcpy(&x, a, 2);
+        memcpy(&y, b, 2);
+        return x == y || ((x & 0x7fff) > inf && (y & 0x7fff) > inf);
+    }
+    return memcmp(a, b, kb_dtype_bytes(d)) == 0;
+}
+
+static const char *compare_outputs(const ir_graph *g, const ir_value *want, void *const *got)
+{
+    for (int o = 0; o < (int)g->n_outputs; o++) {
+        const kb_type *t = ir_type(g, g->outputs[o]);
+        int64_t bytes = (int64_t)kb_dtype_bytes(t->dtype);
+        for (int64_t i = 0; i < numel(t); i++) {
+            const char *a = (const char *)want[o].data + i * bytes, *b = (const char *)got[o] + i * bytes;
+            if (same_element(a, b, t->dtype))
+                continue;
+            uint64_t x = 0, y = 0;
+            memcpy(&x, a, (size_t)bytes);
+            memcpy(&y, b, (size_t)bytes);
+            float fx, fy;
+            memcpy(&fx, &x, 4);
+            memcpy(&fy, &y, 4);
+            snprintf(message, sizeof message, "output %d (node %u), element %lld: %llx (%g) is right, the program gave %llx (%g)", o, g->outputs[o].i - 1,
+                     (long long)i, (unsigned long long)x, (double)fx, (unsigned long long)y, (double)fy);
+            return message;
+        }
+    }
+    return NULL;
+}
+
+/* Blocks hold their first input's dtype, except that a class's may hold anything after writes: those are compared by what each member sees. */
+static const char *compare_inputs(const ir_graph *g, const rg_inputs *a, const rg_inputs *b)
+{
+    for (int i = 0; i < a->n; i++) {
+        const kb_type *t = ir_type(g, g->inputs[i]);
+        int64_t bytes = (int64_t)kb_dtype_bytes(t->dtype);
+        for (int64_t k = 0; k < span(t); k += bytes)
+            if (!same_element((const char *)a->data[i] + k, (const char *)b->data[i] + k, t->dtype)) {
+                snprintf(message, sizeof message, "input %d differs afterwards at byte %lld", i, (long long)k);
+                return message;
+            }
+    }
+    return NULL;
+}
+
+static const char *compare_runs(const ir_graph *g, const cg_program *p, uint64_t seed)
+{
+    static rg_inputs a, b;
+    ir_value want[16] = {{0}};
+    void *got[16] = {0};
+    rg_inputs_open(&a, g, seed);
+    rg_inputs_open(&b, g, seed);
+    kn_status s = ir_interpret(g, a.data, a.scalars, want);
+    kn_status t = cg_run(p, b.data, b.scalars, got);
+    const char *bad = NULL;
+    if (s != t) {
+        snprintf(message, sizeof message, "the interpreter returned %d, the program %d: %s", (int)s, (int)t, kb_error_text());
+        bad = message;
+    }
+    if (!bad && s == KN_OK)
+        bad = compare_outputs(g, want, got);
+    if (!bad)
+        bad = compare_inputs(g, &a, &b);
+    for (int o = 0; o < (int)g->n_outputs; o++) {
+        if (s == KN_OK)
+            kb_data_free(want[o].data, (size_t)want[o].bytes);
+        if (t == KN_OK)
+            kb_data_free(got[o], (size_t)cg_output_bytes(p, o));
+    }
+    rg_inputs_close(&a);
+    rg_inputs_close(&b);
+    return bad;
+}
+
+const char *rg_compare(const ir_graph *g, uint64_t seed, const cg_options *o, cg_stats *stats)
+{
+    cg_program *p = cg_compile(g, o);
+    if (!p) {
+        snprintf(message, sizeof message, "does not compile: %s", kb_error_text());
+        return message;
+    }
+    if (stats)
+        *stats = cg_program_stats(p);
+    const char *bad = compare_runs(g, p, seed);
+    cg_program_free(p);
+    return bad;
+}

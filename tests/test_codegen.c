@@ -1,0 +1,173 @@
+/* test_codegen.c: programs against the op interpreter, bit for bit, and how graphs are grouped.
+ *
+ * Kernels are interpreted by lp_interpret (KN_BACKEND=interp), which tests everything above the code generator; where kiln-llvm.so is found, machine code is
+ * compared too. TEST_GRAPHS in the environment sets how many random graphs run (default 300).
+ */
+#include "base/env.h"
+#include "base/error.h"
+#include "base/pool.h"
+#include "tests/support/random_graph.h"
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ir_graph *parse(const char *text)
+{
+    char error[512] = "";
+    ir_graph *g = ir_parse(text, error, sizeof error);
+    cr_assert_not_null(g, "%s", error);
+    return g;
+}
+
+static void interpreted(void) { kb_env_set(KB_ENV_KN_BACKEND, "interp"); }
+
+/* Compiles and compares; returns the statistics. */
+static cg_stats check(const char *text)
+{
+    cg_stats s = {0};
+    ir_graph *g = parse(text);
+    const char *bad = rg_compare(g, 1, NULL, &s);
+    cr_assert_null(bad, "%s\n%s", bad, text);
+    ir_free(g);
+    return s;
+}
+
+/* ---- grouping --------------------------------------------------------------------------------------------------------------------- */
+static void expect(const char *text, int kernels, int eager)
+{
+    cg_stats s = check(text);
+    cr_assert_eq(s.kernels, kernels, "%d kernels, not %d\n%s", s.kernels, kernels, text);
+    cr_assert_eq(s.eager_steps, eager, "%d eager steps, not %d\n%s", s.eager_steps, eager, text);
+}
+
+Test(codegen, chain_is_one_kernel, .init = interpreted)
+{
+    expect("graph (%0: f32[8, 64], %1: f32[64]) {\n %2 = add(%0, %1, _)\n %3 = mul(%2, 0.5)\n %4 = relu(%3)\n %5 = exp(%4)\n %6 = tanh(%5)\n"
+           " %7 = sigmoid(%6)\n %8 = sqrt(%7)\n %9 = div(%8, %0)\n %10 = sub(%9, %1, _)\n %11 = neg(%10)\n %12 = abs(%11)\n"
+           " %13 = clamp(%12, 0.1, 0.9)\n return %13\n}\n", 1, 0);
+}
+
+Test(codegen, softmax_and_neighbours_are_one_kernel, .init = interpreted)
+{
+    expect("graph (%0: f32[4, 3, 50], %1: f32[3, 50]) {\n %2 = mul(%0, 0.125)\n %3 = add(%2, %1, _)\n %4 = softmax(%3) dim=-1\n"
+           " %5 = mul(%4, %0)\n return %5\n}\n", 1, 0);
+}
+
+Test(codegen, layer_norm_and_residual_are_one_kernel, .init = interpreted)
+{
+    expect("graph (%0: f32[6, 40], %1: f32[6, 40], %2: f32[40], %3: f32[40]) {\n %4 = add(%0, %1, _)\n"
+           " %5 = layer_norm(%4, %2, %3, 1e-5) normalized_shape=[40]\n %6 = gelu(%5)\n return %4, %6\n}\n", 1, 0);
+}
+
+Test(codegen, linear_then_gelu, .init = interpreted)
+{
+    expect("graph (%0: f32[5, 16], %1: f32[24, 16], %2: f32[24]) {\n %3 = linear(%0, %1, %2)\n %4 = gelu(%3)\n %5 = mul(%4, 2.0)\n"
+           " return %5\n}\n", 1, 1);
+}
+
+Test(codegen, reductions_over_the_same_rows, .init = interpreted)
+{
+    expect("graph (%0: f32[7, 33]) {\n %1 = exp(%0)\n %2 = sum(%1) dims=[1] keepdim=true\n %3 = amax(%1) dims=[1] keepdim=true\n"
+           " %4 = var(%1) dims=[1] keepdim=true\n %5 = add(%2, %3, _)\n %6 = mul(%5, %4)\n %7 = div(%1, %6)\n return %7, %2\n}\n", 1, 0);
+}
+
+Test(codegen, views_fold_into_loads, .init = interpreted)
+{
+    expect("graph (%0: f32[6, 8], %1: f32[8, 6]) {\n %2 = transpose(%1) dim0=0 dim1=1\n %3 = add(%0, %2, _)\n %4 = reshape(%3) shape=[3, 16]\n"
+           " %5 = exp(%4)\n %6 = slice(%0) dim=0 start=1 end=4 step=1\n %7 = reshape(%6) shape=[24]\n %8 = neg(%7)\n return %5, %8\n}\n", 2, 0);
+}
+
+Test(codegen, a_transposed_reader_is_another_kernel, .init = interpreted)
+{
+    expect("graph (%0: f32[6, 6]) {\n %1 = exp(%0)\n %2 = transpose(%1) dim0=0 dim1=1\n %3 = add(%1, %2, _)\n return %3\n}\n", 2, 0);
+}
+
+Test(codegen, no_group_waits_for_itself, .init = interpreted)
+{
+    /* exp and the last add could share a kernel but for the product between them */
+    expect("graph (%0: f32[4, 4]) {\n %1 = exp(%0)\n %2 = matmul(%1, %1)\n %3 = add(%1, %2, _)\n return %3\n}\n", 2, 1);
+}
+
+/* ---- writes ------------------------------------------------------------------------------------------------------------------------- */
+Test(codegen, writes_land_in_order, .init = interpreted)
+{
+    check("graph (%0: f32[4, 8]) {\n %1 = mul(%0, 2.0)\n %2 = add_(%0, 1.0, _)\n %3 = mul(%0, 3.0)\n %4 = add(%1, %3, _)\n return %4\n}\n");
+    check("graph (%0: f32[8, 8]) {\n %1 = transpose(%0) dim0=0 dim1=1\n %2 = add_(%0, %1, _)\n %3 = exp(%0)\n return %3\n}\n");
+    check("graph (%0: f32[8, 8]) {\n %1 = exp(%0)\n %2 = select(%1) dim=0 index=2\n %3 = fill_(%2, 7.0)\n %4 = mul(%1, 2.0)\n return %4\n}\n");
+    check("graph (%0: f32[4, 8], %1: f32[8]) {\n %2 = clone(%0)\n %3 = mul_(%0, 2.0)\n %4 = add(%2, %0, _)\n %5 = copy_(%0, %1)\n"
+          " %6 = softmax(%0) dim=1\n %7 = add_(%6, %4, _)\n return %6, %4\n}\n");
+    check("graph (%0: f32[5, 16]) {\n %1 = sum(%0) dims=[1] keepdim=true\n %2 = div_(%0, %1)\n %3 = amax(%0) dims=[1]\n return %3\n}\n");
+}
+
+Test(codegen, aliased_inputs_keep_order, .init = interpreted)
+{
+    check("graph (%0: f32[16] @1, %1: f32[16] @1) {\n %2 = add_(%0, %1, _)\n %3 = mul(%1, 2.0)\n %4 = mul_(%1, %0)\n %5 = exp(%0)\n return %3, %5\n}\n");
+}
+
+/* ---- values --------------------------------------------------------------------------------------------------------------------------- */
+Test(codegen, long_rows_and_odd_sizes, .init = interpreted)
+{
+    check("graph (%0: f32[2, 5000]) {\n %1 = exp(%0)\n %2 = sum(%1) dims=[1]\n %3 = softmax(%0) dim=1\n return %2, %3\n}\n");
+    check("graph (%0: f32[3, 1], %1: f32[]) {\n %2 = softmax(%0) dim=1\n %3 = add(%2, %1, _)\n %4 = sum(%3)\n %5 = exp(%4)\n return %5, %3\n}\n");
+    check("graph (%0: f64[4, 10], %1: i64[4, 10], %2: bool[10]) {\n %3 = where(%2, %0, %1)\n %4 = div(%1, 3) rounding_mode=floor\n"
+          " %5 = pow(%0, 2.5)\n %6 = remainder(%1, -3)\n %7 = any(%2)\n %8 = logical_and(%7, %1)\n return %3, %4, %5, %6, %8\n}\n");
+    check("graph (%0: f32[0, 4], %1: f32[4]) {\n %2 = add(%0, %1, _)\n %3 = sum(%2) dims=[0]\n %4 = exp(%3)\n return %4\n}\n");
+}
+
+Test(codegen, scalars_are_runtime_values, .init = interpreted)
+{
+    check("graph (%0: f32[9], %1: scalar f64, %2: scalar i64, %3: scalar bool) {\n %4 = mul(%0, %1)\n %5 = add(%4, %2, _)\n %6 = mul(%5, %3)\n"
+          " %7 = eq(%0, %3)\n return %6, %7\n}\n");
+}
+
+Test(codegen, outputs_must_be_fresh_storage, .init = interpreted)
+{
+    ir_graph *g = parse("graph (%0: f32[4, 4]) {\n %1 = exp(%0)\n %2 = transpose(%1) dim0=0 dim1=1\n return %2\n}\n");
+    cr_assert_null(cg_compile(g, NULL));
+    cr_assert_eq(kb_error_status(), KN_E_UNSUPPORTED);
+    ir_free(g);
+}
+
+Test(codegen, equal_kernels_compile_once, .init = interpreted)
+{
+    cg_stats s = {0};
+    ir_graph *g = parse("graph (%0: f32[5, 12], %1: f32[12, 12]) {\n %2 = linear(%0, %1, _)\n %3 = gelu(%2)\n %4 = linear(%3, %1, _)\n %5 = gelu(%4)\n"
+                        " %6 = linear(%5, %1, _)\n %7 = gelu(%6)\n return %7\n}\n");
+    cr_assert_null(rg_compare(g, 3, NULL, &s));
+    cr_assert_eq(s.kernels, 3);
+    cr_assert_eq(s.kernels_compiled, 1);
+    ir_free(g);
+    cg_shutdown();
+}
+
+/* ---- random graphs ---------------------------------------------------------------------------------------------------------------------- */
+static void random_graphs(int count, uint64_t first, const cg_options *o)
+{
+    const char *env = getenv("TEST_GRAPHS");
+    if (env)
+        count = atoi(env);
+    for (int i = 0; i < count; i++) {
+        uint64_t seed = first + (uint64_t)i;
+        ir_graph *g = rg_make(seed, 4 + i % 24);
+        cr_assert_not_null(g);
+        cr_assert_eq(g->status, KN_OK, "%s", g->error);
+        const char *bad = rg_compare(g, seed, o, NULL);
+        if (bad) {
+            char *text = ir_print(g);
+            cr_assert_fail("seed %llu: %s\n%s", (unsigned long long)seed, bad, text);
+        }
+        ir_free(g);
+    }
+}
+
+Test(codegen, random_graphs_eager_steps, .init = interpreted) { random_graphs(100, 1000, &(cg_options){.no_backend = true}); }
+Test(codegen, random_graphs_interpreted_kernels, .init = interpreted) { random_graphs(300, 1, NULL); }
+
+Test(codegen, random_graphs_machine_code)
+{
+    if (!cg_backend_get())
+        cr_skip_test("no code generator: %s", kb_error_text());
+    random_graphs(40, 1, NULL);
+    cg_shutdown();
+}
