@@ -10,6 +10,7 @@
 #include "base/layout.h"
 #include "ir/ir.h"
 #include "runtime/rt.h"
+#include "tracer/tr.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -34,6 +35,7 @@ typedef struct op_case {
 /* Values in row-major order, with what they are. */
 typedef struct result { kn_dtype dtype; int64_t rank, sizes[KN_MAX_RANK], numel; void *data; size_t bytes; } result;
 
+static int ran_generated, ran_eager_kernels, ran_views;     /* compiled cases by what their program is made of */
 static char why[2048];                          /* of the newest failed check */
 #define FAIL(...) (snprintf(why, sizeof why, __VA_ARGS__), false)
 
@@ -277,6 +279,11 @@ static bool run_compiled(const op_case *c, const result *eager)
     if (good && (s.graphs != 1 || s.paths != 1 || s.fallbacks || s.break_sites))
         good = FAIL("compiled: %llu graphs, %llu paths, %llu break sites, %llu fallbacks; 1, 1, 0, 0 expected", s.graphs, s.paths, s.break_sites,
                     s.fallbacks);
+    tr_module *t = tr_module_of(fast);
+    if (good && t) {
+        const cg_stats *cg = &t->graphs[0]->stats;
+        *(cg->eager_steps ? &ran_eager_kernels : cg->kernels ? &ran_generated : &ran_views) += 1;
+    }
     kn_module_free(fast);
     kn_module_free(m);
     return good;
@@ -392,6 +399,7 @@ static int run_file(json_t *cases, kn_store *store, const char *filter, bool ver
         printf("failed: %s (%d cases)\n", t->name, t->count);
     for (const tally *t = unsupported; t->name; t++)
         printf("not supported: %s (%d cases)\n", t->name, t->count);
+    printf("compiled cases: %d in generated kernels alone, %d with eager kernels, %d of views and copies\n", ran_generated, ran_eager_kernels, ran_views);
     printf("%d passed, %d failed, %d not supported\n", passed, failed, skipped);
     return failed || passed + skipped == 0;     /* a run of nothing proves nothing */
 }

@@ -392,7 +392,7 @@ Test(ir, interpret_failure)
 {
     float w[8] = {0}, count[1] = {0};
     int64_t index[2] = {1, 9};
-    ir_graph *g = parsed("graph (%0: f32[1], %1: i64[2], %2: f32[4, 2]) {\n %3 = neg(%2)\n %4 = add_(%0, 1)\n %5 = embedding(%1, %3)\n %6 = add_(%0, 1)\n return %5\n}");
+    ir_graph *g = parsed("graph (%0: f32[1], %1: i64[2], %2: f32[4, 2]) {\n %3 = neg(%2)\n %4 = add_(%0, 1)\n %5 = embedding(%3, %1)\n %6 = add_(%0, 1)\n return %5\n}");
     ir_value out[1];
     size_t before = kb_data_stats().live;
     cr_expect_eq(ir_interpret(g, (void *const[]){count, index, w}, NULL, out), KN_E_INDEX, "%s", kb_error_text());

@@ -643,12 +643,12 @@ Test(kernels, embedding_and_its_check)
     for (int k = 0; k < 30; k++)
         ((float *)wt.data)[k % 3 * 10 + k / 3] = at32(&w, k);
     memcpy(i.data, (int64_t[]){9, 0, 3, 3}, 32);
-    ten y = RUN(OP_embedding, NULL, i, w), z = RUN(OP_embedding, NULL, i, wt);
+    ten y = RUN(OP_embedding, NULL, w, i), z = RUN(OP_embedding, NULL, wt, i);
     cr_assert_arr_eq(y.data, w.data + 27 * 4, 12);
     cr_assert_arr_eq(y.data + 24, w.data + 9 * 4, 12);
     cr_assert_arr_eq(y.data, z.data, 48);
     ((int64_t *)i.data)[2] = 12;
-    cr_assert_eq(run_into(OP_embedding, &out, 2, (ten[]){i, w}, NULL, true), KN_E_INDEX);
+    cr_assert_eq(run_into(OP_embedding, &out, 2, (ten[]){w, i}, NULL, true), KN_E_INDEX);
     cr_assert(strstr(kb_error_text(), "index 12 is out of range for 10 rows"), "%s", kb_error_text());
     ten_free(&w); ten_free(&wt); ten_free(&i); ten_free(&out); ten_free(&y); ten_free(&z);
 }
