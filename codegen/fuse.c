@@ -83,7 +83,7 @@ static bool legal(const cg_facts *f, const set *s)
         for (int j = 0; j < t.n; j++)
             if (i != j && t.v[i].written && f->node[t.v[i].access.root].hazard == f->node[t.v[j].access.root].hazard)
                 return false;           /* same storage, another map */
-    static __thread cg_access accesses[CG_MAX_NODES * (CG_MAX_OPERANDS + 1)];
+    cg_access accesses[CG_MAX_NODES * (CG_MAX_OPERANDS + 1)];
     for (int i = 0; i < t.n; i++)
         accesses[i] = t.v[i].access;
     cg_nest nest;

@@ -1,10 +1,12 @@
 /* test_examples.c: each example compiles without a word from gcc and clang as strict C11, and its output holds what its comments promise. It
  * runs in a fresh folder that holds the data, as its user would run it. Also the header from C++, and the library from Python without a macro.
  */
+#define _GNU_SOURCE
 #include <criterion/criterion.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
