@@ -71,7 +71,7 @@ fuzz: deps              ## random programs, each form against the others, for FU
 .PHONY: exhaustive
 exhaustive: deps        ## every input of the scalar functions; minutes to hours
 	+@$(SUB) lib backend exhaustives
-	@tools/run-each.sh 'exhaustive_*'
+	@tools/run-each.sh '*_sweep' all 1
 
 .PHONY: bless
 bless: deps deps-test   ## rewrite the golden IR from what the passes give now; read the diff before committing it

@@ -74,7 +74,7 @@ static kn_status run_eager(const cg_step *st, char *const *bases)
         bufs[i] = st->bufs[i];
         bufs[i].data = st->places[i].slot == CG_SLOT_NULL ? NULL : bases[st->places[i].slot] + st->places[i].offset;
     }
-    if (kb_op_info(st->call.op)->cls == KB_WRITE)
+    if (st->write)
         return kb_run_write(st->call.op, st->call.math, st->call.n_in, bufs, st->call.words);
     kb_call c = st->call;
     c.in = bufs;

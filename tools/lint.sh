@@ -96,8 +96,8 @@ compile() { # compile COMPILER EXTRA…
     declare -A flags
     while read -r class rest; do flags[$class]=$rest; done < <(make -s -f mk/build.mk print-flags)
     make -s -f mk/build.mk list-sources | while read -r class source; do
-        # The kernels are written with vector builtins that gcc alone has
-        [ "$compiler" = clang ] && [ "$class" = isa ] && continue
+        # Kernels and measurements use builtins and attributes that gcc alone has
+        case $compiler-$class in clang-isa | clang-bench) continue ;; esac
         [ -n "$source" ] && echo "$compiler ${flags[$class]} -fsyntax-only -Werror $* $source"
     done | xargs -r -P "$(nproc)" -I '{}' sh -c '{}'
 }

@@ -175,6 +175,16 @@ static tr_event **path_between(tr_event *begin, tr_event *last, int64_t *n)
     return path;
 }
 
+static kn_status need_slot(tr_frame *f, uint32_t slot);
+
+/* Operands from earlier graphs whose programs dropped them are computed now. */
+static void ready_operands(tr_frame *f, const tr_event *e)
+{
+    for (int k = 0; k < e->n_in; k++)
+        if (tr_kind(e->in[k]) == TR_SLOT && tr_index(e->in[k]) < f->graph_slot && !error_of_operand(f, e->in[k]))
+            need_slot(f, tr_index(e->in[k]));
+}
+
 static kn_status run_ops_to(tr_frame *f, tr_event *last)
 {
     int64_t n;
@@ -192,8 +202,10 @@ static kn_status run_ops_to(tr_frame *f, tr_event *last)
         return KN_E_MEMORY;
     }
     uint64_t before = tr_now();
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        ready_operands(f, path[i]);
         run_event(f, path[i]);
+    }
     f->program_ns += tr_now() - before;
     kb_free(path);
     fill_range(f, f->graph_slot, f->n_slots);
@@ -207,6 +219,7 @@ kn_status tr_run_ops(tr_frame *f) { return run_ops_to(f, f->at); }
 static kn_status compute_slot(tr_frame *f, uint32_t want)
 {
     uint8_t *need = kb_calloc(want + 1, 1);
+    bool failed = f->failed;
     if (!need)
         return KN_E_MEMORY;
     f->failed = false;
@@ -227,7 +240,9 @@ static kn_status compute_slot(tr_frame *f, uint32_t want)
         if (need[s] && !f->slots[s].storage && !f->slots[s].error)
             run_event(f, f->slots[s].event);
     kb_free(need);
-    return f->failed ? kb_error_status() : KN_OK;
+    kn_status s = f->failed ? kb_error_status() : KN_OK;
+    f->failed |= failed;
+    return s;
 }
 
 /* The graph that made root slot s should have output it. */
