@@ -1,7 +1,7 @@
 /* test_codegen.c: programs against the op interpreter, bit for bit, and how graphs are grouped.
  *
- * Kernels are interpreted by lp_interpret (KN_BACKEND=interp), which tests everything above the code generator; where kiln-llvm.so is found, machine code is
- * compared too. TEST_GRAPHS in the environment sets how many random graphs run (default 300).
+ * Kernels are interpreted by lp_interpret (KN_BACKEND=interp), which tests everything above the code generator; then
+ * machine code, for which kiln-llvm.so must be there. TEST_GRAPHS in the environment sets how many random graphs run (default 300).
  */
 #include "base/env.h"
 #include "base/error.h"
@@ -164,10 +164,26 @@ static void random_graphs(int count, uint64_t first, const cg_options *o)
 Test(codegen, random_graphs_eager_steps, .init = interpreted) { random_graphs(100, 1000, &(cg_options){.no_backend = true}); }
 Test(codegen, random_graphs_interpreted_kernels, .init = interpreted) { random_graphs(300, 1, NULL); }
 
+/* Large enough that rows and blocks are split among threads, and scratch rows are in use. */
+Test(codegen, threads_do_not_matter)
+{
+    static const char *const texts[] = {
+        "graph (%0: f32[600, 1000], %1: f32[1000]) {\n %2 = gelu(%0)\n %3 = softmax(%2) dim=1\n %4 = mul(%3, %1)\n %5 = sum(%4) dims=[1]\n"
+        " return %4, %5\n}\n",
+        "graph (%0: f32[700001], %1: f32[]) {\n %2 = exp(%0)\n %3 = tanh(%2)\n %4 = mul(%3, %1)\n return %4\n}\n",
+        "graph (%0: f32[3, 200000], %1: f32[3, 1]) {\n %2 = exp(%0)\n %3 = mul(%2, %1)\n %4 = mul_(%0, 2.0)\n return %3\n}\n",
+    };
+    cr_assert_not_null(cg_backend_get(), "%s", kb_error_text());
+    for (int threads = 1; threads <= 4; threads++) {
+        kb_set_threads(threads);
+        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+            check(texts[i]);
+    }
+}
+
 Test(codegen, random_graphs_machine_code)
 {
-    if (!cg_backend_get())
-        cr_skip_test("no code generator: %s", kb_error_text());
+    cr_assert_not_null(cg_backend_get(), "%s", kb_error_text());
     random_graphs(40, 1, NULL);
     cg_shutdown();
 }
