@@ -105,6 +105,37 @@ Test(codegen, aliased_inputs_keep_order, .init = interpreted)
     check("graph (%0: f32[16] @1, %1: f32[16] @1) {\n %2 = add_(%0, %1, _)\n %3 = mul(%1, 2.0)\n %4 = mul_(%1, %0)\n %5 = exp(%0)\n return %3, %5\n}\n");
 }
 
+/* A bad index is found before the counter of the call is written, though it stands after it. */
+Test(codegen, checks_come_before_writes, .init = interpreted)
+{
+    ir_graph *g = parse("graph (%0: f32[2], %1: i64[3], %2: f32[4, 2]) {\n %3 = add_(%0, 1.0, _)\n %4 = embedding(%1, %2)\n %5 = exp(%4)\n"
+                        " return %5\n}\n");
+    float counter[2] = {5, 6}, table[8] = {0};
+    int64_t index[3] = {1, 4, 0};
+    void *out[1] = {counter};
+    cg_program *p = cg_compile(g, NULL);
+    cr_assert_not_null(p);
+    cr_assert_eq(cg_run(p, (void *[]){counter, index, table}, NULL, out), KN_E_INDEX);
+    cr_assert(counter[0] == 5 && counter[1] == 6 && out[0] == NULL, "nothing was written, no output is left");
+    index[1] = 3;
+    cr_assert_eq(cg_run(p, (void *[]){counter, index, table}, NULL, out), KN_OK);
+    cr_assert(counter[0] == 6 && ((float *)out[0])[0] == 1);
+    kb_data_free(out[0], (size_t)cg_output_bytes(p, 0));
+    cg_program_free(p);
+    ir_free(g);
+}
+
+Test(codegen, memory_is_reused, .init = interpreted)
+{
+    /* a chain of products: two blocks, however long */
+    cg_stats s = check("graph (%0: f32[64, 64]) {\n %1 = matmul(%0, %0)\n %2 = matmul(%1, %0)\n %3 = matmul(%2, %0)\n %4 = matmul(%3, %0)\n"
+                       " %5 = matmul(%4, %0)\n %6 = matmul(%5, %0)\n return %6\n}\n");
+    cr_assert_eq(s.arena_bytes, 2 * 64 * 64 * 4);
+    /* a kernel's result takes its operand's place */
+    s = check("graph (%0: f32[64, 64]) {\n %1 = matmul(%0, %0)\n %2 = relu(%1)\n %3 = matmul(%2, %0)\n return %3\n}\n");
+    cr_assert_eq(s.arena_bytes, 64 * 64 * 4);
+}
+
 /* ---- values --------------------------------------------------------------------------------------------------------------------------- */
 Test(codegen, long_rows_and_odd_sizes, .init = interpreted)
 {
