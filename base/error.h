@@ -18,7 +18,9 @@ typedef struct kb_thread {
     void (*free_runtime)(void *runtime);
 } kb_thread;
 
-extern __thread kb_thread *kb_tls;              /* NULL until kb_thread_get */
+/* NULL until kb_thread_get. Of the general model: the room for fixed places is small and shared with every other library of a process, and one
+ * that asks for it can fail to open at run time (from Python, from plug-ins). */
+extern __thread kb_thread *kb_tls;
 kb_thread *kb_thread_get(void);                 /* NULL only when memory is short */
 
 kn_status kb_fail(kn_status s, const char *format, ...) __attribute__((format(printf, 2, 3)));

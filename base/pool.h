@@ -1,9 +1,10 @@
 /* pool.h: the one thread pool of the library.
  *
  * Persistent workers, bounded spin, then a futex. A parallel loop splits [0, n) into ranges of at least `grain` items; the calling
- * thread takes part. Splits never influence results: kernels are written so that any split gives the same bits. A call from inside a
- * loop body, or while another thread's loop has the workers, runs serially on its caller. After fork the child rebuilds the pool at
- * its next use. Thread count: KN_THREADS, kn_set_threads, else the number of CPUs this process may run on.
+ * thread takes part, and runs ranges whose workers are late. Splits never influence results: kernels are written so that any split
+ * gives the same bits. A call from inside a loop body, or while another thread's loop has the workers, runs serially on its caller.
+ * After fork the child rebuilds the pool at its next use. Thread count: KN_THREADS, kn_set_threads, else the number of CPUs this
+ * process may run on.
  */
 #ifndef KB_POOL_H
 #define KB_POOL_H

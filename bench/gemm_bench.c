@@ -1,5 +1,5 @@
-/* gemm_bench: GF/s of matrix products beside OpenBLAS (with -DKB_BENCH_OPENBLAS and -lopenblas) and beside the machine's multiply-add
- * peak, measured in the same run. Columns alternate within each repetition and the best time of each counts; results are compared.
+/* gemm_bench: GF/s of matrix products beside OpenBLAS (where libopenblas.so.0 is installed) and beside the machine's multiply-add peak,
+ * measured in the same run. Columns alternate within each repetition and the best time of each counts; results are compared.
  *
  *     gemm_bench [threads [substring of a row's name]]
  */
@@ -7,14 +7,16 @@
 #include "base/cpu.h"
 #include "base/pool.h"
 #include "runtime/kernels/gemm.h"
+#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#ifdef KB_BENCH_OPENBLAS
-#include <cblas.h>
-#endif
+
+typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                         float beta, float *c, int ldc); /* cblas: 101 row-major, 111 as is, 112 transposed */
+static sgemm_fn sgemm; /* OpenBLAS's, or NULL */
 
 static double now(void)
 {
@@ -90,14 +92,9 @@ static void ours(const kb_gemm *g)
 
 static void theirs(const kb_gemm *g, const row *r)
 {
-#ifdef KB_BENCH_OPENBLAS
     for (int64_t i = 0; i < r->batch; i++)
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, r->nt ? CblasTrans : CblasNoTrans, (int)r->m, (int)r->n, (int)r->k, 1,
-                    (const float *)g->a + i * r->m * r->k, (int)r->k, (const float *)g->b + i * r->k * r->n, (int)(r->nt ? r->k : r->n), 0,
-                    (float *)g->c + i * r->m * r->n, (int)r->n);
-#else
-    (void)g, (void)r;
-#endif
+        sgemm(101, 111, r->nt ? 112 : 111, (int)r->m, (int)r->n, (int)r->k, 1, (const float *)g->a + i * r->m * r->k, (int)r->k,
+              (const float *)g->b + i * r->k * r->n, (int)(r->nt ? r->k : r->n), 0, (float *)g->c + i * r->m * r->n, (int)r->n);
 }
 
 static float *filled(int64_t n)
@@ -111,7 +108,7 @@ static float *filled(int64_t n)
 static void measure(const row *r, double top)
 {
     int64_t mn = r->batch * r->m * r->n;
-    double flops = 2.0 * (double)mn * (double)r->k, best[3] = {1e9, 1e9, 1e9};
+    double flops = 2.0 * (double)mn * (double)r->k, best[3] = {1e9, 1e9, 1e9}, worst = 0;
     int64_t repeat = (int64_t)fmax(1, 2e8 / flops);
     float *a = filled(r->batch * r->m * r->k), *b = filled(r->batch * r->k * r->n), *c = filled(mn), *d = filled(mn);
     kb_gemm_packed packed = {r->k, r->n, filled(kb_gemm_packed_count(r->k, r->n))};
@@ -132,22 +129,18 @@ static void measure(const row *r, double top)
                     ours(&g);
                 else if (who == 1)
                     ours(&gp);
-                else
+                else if (sgemm)
                     theirs(&gd, r);
             best[who] = fmin(best[who], (now() - t) / (double)repeat);
         }
     ours(&g);
-#ifdef KB_BENCH_OPENBLAS
-    double worst = 0;
-    for (int64_t i = 0; i < mn; i++)
+    for (int64_t i = 0; sgemm && i < mn; i++)
         worst = fmax(worst, fabs((double)c[i] - (double)d[i]) / sqrt((double)r->k));
-#endif
     snprintf(name, sizeof name, "%ldx %ldx%ldx%ld %s", (long)r->batch, (long)r->m, (long)r->k, (long)r->n, r->nt ? "NT" : "NN");
     printf("%-24s %9.2f us %8.1f GF/s %4.0f%%  packed %8.1f", name, best[0] * 1e6, flops / best[0] * 1e-9,
            top > 0 ? 100 * flops / best[0] * 1e-9 / top : 0.0, flops / best[1] * 1e-9);
-#ifdef KB_BENCH_OPENBLAS
-    printf("  OpenBLAS %8.1f  ratio %5.2f%s", flops / best[2] * 1e-9, best[2] / best[0], worst > 1e-5 ? "  DIFFERS" : "");
-#endif
+    if (sgemm)
+        printf("  OpenBLAS %8.1f  ratio %5.2f%s", flops / best[2] * 1e-9, best[2] / best[0], worst > 1e-5 ? "  DIFFERS" : "");
     printf("\n");
     kb_data_free(a, (size_t)(r->batch * r->m * r->k) * 4);
     kb_data_free(b, (size_t)(r->batch * r->k * r->n) * 4);
@@ -156,16 +149,25 @@ static void measure(const row *r, double top)
     kb_data_free(packed.data, (size_t)kb_gemm_packed_count(r->k, r->n) * 4);
 }
 
+static void open_openblas(int threads)
+{
+    void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    void (*set_threads)(int) = library ? (void (*)(int))dlsym(library, "openblas_set_num_threads") : NULL;
+    char *(*config)(void) = library ? (char *(*)(void))dlsym(library, "openblas_get_config") : NULL;
+    if (set_threads && config) {
+        set_threads(threads);
+        sgemm = (sgemm_fn)dlsym(library, "cblas_sgemm");
+    }
+    printf("%s\n", sgemm ? config() : "libopenblas.so.0 is not installed: no comparison");
+}
+
 int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : 1;
     double top;
     kb_set_threads(threads);
     threads = kb_threads();
-#ifdef KB_BENCH_OPENBLAS
-    openblas_set_num_threads(threads);
-    printf("OpenBLAS: %s\n", openblas_get_config());
-#endif
+    open_openblas(threads);
     top = peak(threads);
     printf("%s, %d thread%s, multiply-add peak %.1f GF/s\n", kb_isa_name(kb_cpu_isa()), threads, threads > 1 ? "s" : "", top);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

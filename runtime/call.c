@@ -110,8 +110,8 @@ static __attribute__((noinline)) kn_value run_hooked(rt_ctx *ctx, const rt_class
 static inline bool has_hooks(const kn_module *m)
 {
     const rt_hooks *own = &m->state->hooks, *all = &rt_global_hooks;
-    return atomic_load_explicit(&own->pre, memory_order_acquire) || atomic_load_explicit(&own->post, memory_order_acquire) ||
-           atomic_load_explicit(&all->pre, memory_order_acquire) || atomic_load_explicit(&all->post, memory_order_acquire);
+    return ((uintptr_t)atomic_load_explicit(&own->pre, memory_order_relaxed) | (uintptr_t)atomic_load_explicit(&own->post, memory_order_relaxed) |
+        (uintptr_t)atomic_load_explicit(&all->pre, memory_order_relaxed) | (uintptr_t)atomic_load_explicit(&all->post, memory_order_relaxed)) != 0;
 }
 
 /* ---- the call --------------------------------------------------------------------------------------------------------------------- */
@@ -128,6 +128,31 @@ static __attribute__((noinline)) kn_value call_other(rt_ctx *ctx, kn_module *m, 
     return failed(ctx, m->state->cls->c.name, site);
 }
 
+/* Opens the scope and pushes the frame: in place where the lists have room, as they nearly always have. */
+static inline bool enter(rt_ctx *ctx, kn_module *m)
+{
+    if (__builtin_expect(ctx->n_scopes == ctx->cap_scopes || ctx->n_modules == ctx->cap_modules, 0))
+        return kn_scope_open(NULL).id && rt_module_push(ctx, m);
+    ctx->scopes[ctx->n_scopes++] = (rt_scope){++ctx->next_scope, (uint32_t)ctx->n_owned, NULL};
+    ctx->modules[ctx->n_modules++] = (rt_module_frame){m, (uint32_t)ctx->n_scopes};
+    if (__builtin_expect(ctx->trace != NULL, 0))
+        ctx->trace->ops->module_enter(ctx->trace, m);
+    return true;
+}
+
+/* The other way; calls that were left by longjmp to inside of this one are unwound with it. */
+static inline void leave(rt_ctx *ctx, int64_t depth, int64_t frames)
+{
+    if (__builtin_expect(ctx->trace != NULL || ctx->n_modules != frames + 1, 0))
+        while (ctx->n_modules > frames)
+            rt_module_pop(ctx);
+    ctx->n_modules = frames;
+    if (ctx->n_scopes == depth + 1 && ctx->n_owned == ctx->scopes[depth].mark)
+        ctx->n_scopes = depth;
+    else
+        rt_scope_close_to(ctx, depth);
+}
+
 kn_value rt_call(kn_module *m, size_t n, const kn_value *args, const char *site)
 {
     rt_ctx *ctx = rt_get();
@@ -136,21 +161,19 @@ kn_value rt_call(kn_module *m, size_t n, const kn_value *args, const char *site)
     if (__builtin_expect(!m || !m->state || m->state->ops || !m->state->cls->c.forward, 0))
         return call_other(ctx, m, n, args, site);
     const rt_class *k = m->state->cls;
-    uint32_t depth = (uint32_t)ctx->n_scopes;
+    int64_t depth = ctx->n_scopes, frames = ctx->n_modules;
     int disabled = ctx->disabled;
-    kn_scope scope = kn_scope_open(NULL);
-    if (__builtin_expect(!scope.id || !rt_module_push(ctx, m), 0)) {
-        kn_scope_close(scope);
+    if (__builtin_expect(!enter(ctx, m), 0)) {
+        rt_scope_close_to(ctx, depth);
         return failed(ctx, k->c.name, site);
     }
     kn_value v = __builtin_expect(has_hooks(m), 0) ? run_hooked(ctx, k, m, n, args, site) : run_forward(ctx, k, m, n, args, site);
     if (__builtin_expect(v.kind == KN_KIND_TENSOR, 1))
-        rt_escape_tensor(ctx, v.as.tensor, depth);
+        rt_escape_tensor(ctx, v.as.tensor, (uint32_t)depth);
     else
-        rt_escape_value(ctx, v, depth);
+        rt_escape_value(ctx, v, (uint32_t)depth);
     ctx->disabled = disabled;                   /* a region that forward left open ends here */
-    rt_module_pop(ctx);
-    kn_scope_close(scope);
+    leave(ctx, depth, frames);
     return v;
 }
 

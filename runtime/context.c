@@ -61,8 +61,7 @@ static void let_go(kn_tensor *t)
     rt_release(t);
 }
 
-/* Closes every scope deeper than `depth`. */
-static void close_to(rt_ctx *ctx, int64_t depth)
+void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
 {
     while (ctx->n_modules && ctx->modules[ctx->n_modules - 1].depth > depth)
         ctx->n_modules--;
@@ -90,7 +89,7 @@ static void ctx_free(void *p)
     rt_ctx *ctx = p;
     while (ctx->trace)
         ctx->trace->ops->abandon(ctx->trace, ctx);
-    close_to(ctx, 0);
+    rt_scope_close_to(ctx, 0);
     for (int64_t i = 0; i < ctx->n_owned; i++)
         let_go(ctx->owned[i].t);
     ctx->n_owned = 0;
@@ -120,7 +119,7 @@ void kn_scope_close(kn_scope s)
         return;
     for (int64_t i = ctx->n_scopes - 1; i >= 0 && ctx->scopes[i].id >= s.id; i--)
         if (ctx->scopes[i].id == s.id) {
-            close_to(ctx, i);
+            rt_scope_close_to(ctx, i);
             return;
         }
 }

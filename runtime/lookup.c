@@ -5,30 +5,32 @@
 static const char *class_name(const kn_module *m) { return m->state->cls->c.name; }
 
 /* ---- looking up ----------------------------------------------------------------------------------------------------------------- */
-/* If *path begins with `name` and then ends or has a dot: moves past both. */
+/* Moves past the end of a path's part at p: the end of the path, or a dot that something follows. */
+static bool eat_end(const char **path, const char *p)
+{
+    if (*p && (*p != '.' || !p[1]))
+        return false;
+    *path = p + (*p == '.');
+    return true;
+}
+
+/* If the first part of *path is `name`: moves past it. */
 static bool eat(const char **path, const char *name)
 {
     size_t n = strlen(name);
-    if (strncmp(*path, name, n) != 0 || ((*path)[n] && (*path)[n] != '.'))
-        return false;
-    *path += n + ((*path)[n] == '.');
-    return true;
+    return strncmp(*path, name, n) == 0 && eat_end(path, *path + n);
 }
 
 /* A list's index in plain decimal, as names are written: no sign, no leading zero. */
 static bool eat_index(const char **path, int64_t n, int64_t *index)
 {
-    char *end = NULL;
     const char *p = *path;
     if (*p < '0' || *p > '9' || (*p == '0' && p[1] >= '0' && p[1] <= '9') || strspn(p, "0123456789") > 18)
         return false;
     *index = 0;
-    for (end = (char *)(uintptr_t)p; *end >= '0' && *end <= '9'; end++)
-        *index = *index * 10 + (*end - '0');
-    if ((*end && *end != '.') || *index >= n)
-        return false;
-    *path = end + (*end == '.');
-    return true;
+    for (; *p >= '0' && *p <= '9'; p++)
+        *index = *index * 10 + (*p - '0');
+    return *index < n && eat_end(path, p);
 }
 
 /* The field and place that the first part of *path names; *path is moved past it. NULL where there is none. */

@@ -62,7 +62,7 @@ static kn_status read_shape(kn_store *s, rt_entry *e, const json_t *shape, uint6
             return bad(s, e->name, "a size is no integer, or negative");
         uint64_t size = (uint64_t)json_integer_value(n);
         empty = empty || size == 0;
-        if (size && __builtin_mul_overflow(*numel, size, numel))
+        if (size && (__builtin_mul_overflow(*numel, size, numel) || *numel > INT64_MAX))
             overflow = true;
         if (i < KB_MAX_RANK)
             e->sizes[i] = (int64_t)size;
@@ -107,7 +107,9 @@ static kn_status read_entry(kn_store *s, rt_entry *e, const char *name, const js
         status = read_offsets(s, e, json_object_get(v, "data_offsets"));
     if (status != KN_OK || !e->dtype)
         return status;
-    if (__builtin_mul_overflow(numel, (uint64_t)kb_dtype_bytes(e->dtype), &bytes) || bytes != e->end - e->begin) {
+    if (__builtin_mul_overflow(numel, (uint64_t)kb_dtype_bytes(e->dtype), &bytes))
+        return bad(s, name, "the shape has more bytes than can be counted");
+    if (bytes != e->end - e->begin) {
         char text[160];
         return kb_fail(KN_E_FORMAT, "%s: tensor \"%.100s\" is %s, %llu bytes, but its data are %llu", s->path, name, rt_entry_text(text, sizeof text, e),
             (unsigned long long)bytes, (unsigned long long)(e->end - e->begin));

@@ -180,7 +180,7 @@ kn_status kn_store_write(const char *path, size_t n, const char *const *names, k
     }
     if (s == KN_OK)
         s = write_file(path, header, n, pieces);
-    free(header);
+    free(header); /* malloc'd by json_dumps */
     kb_free(pieces);
     return s;
 }

@@ -1,5 +1,5 @@
-/* test_llvm.c: machine code from the LLVM backend against the interpreter of the loop IR, to the bit (NaN's sign and payload apart), at every
- * instruction set that this CPU has. A missing plug-in fails every test here. */
+/* test_llvm.c: machine code from the LLVM backend against the interpreter of the loop IR, to the bit (NaN's sign and payload apart), at
+ * every instruction set that this CPU has. A missing plug-in fails every test here. */
 #include "tests/support/llvm_kit.h"
 #include <criterion/criterion.h>
 #include <math.h>
@@ -41,7 +41,8 @@ static void out(lp_kernel *k, uint32_t value)
 static lp_kernel *all_ops(kn_dtype t, int64_t n)
 {
     static const lp_op both[] = {LP_ADD, LP_SUB, LP_MUL, LP_DIV}, one[] = {LP_NEG, LP_ABS};
-    static const lp_op floats[] = {LP_SQRT, LP_RINT, LP_FLOOR, LP_CEIL, LP_TRUNC}, ints[] = {LP_AND, LP_OR, LP_XOR, LP_SHL, LP_SHR, LP_USHR};
+    static const lp_op floats[] = {LP_SQRT, LP_RINT, LP_FLOOR, LP_CEIL, LP_TRUNC}, ints[] = {LP_AND, LP_OR, LP_XOR, LP_SHL, LP_SHR,
+        LP_USHR};
     int64_t rows = 3;
     bool f = t == KN_F32 || t == KN_F64;
     lp_kernel *k = kit_kernel("all_ops", 1, &rows, n);
@@ -93,7 +94,8 @@ Test(llvm, operations_i64) { ops_of(KN_I64); }
 
 Test(llvm, library_functions)
 {
-    static const char *const one[] = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
+    static const char *const one[] = {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
+        "atan", "sinh", "cosh",
         "tanh", "erf", "erfc"};
     static const char *const two[] = {"pow", "atan2", "fmod"};
     EACH_ISA for (int64_t n = 5; n < 400; n += 295) {
@@ -128,7 +130,8 @@ Test(llvm, storage_types)
     static const kn_dtype types[] = {KN_U8, KN_I8, KN_I16};
     EACH_ISA for (int i = 0; i < 3; i++) for (int64_t n = 3; n < 400; n += 197) {
         lp_kernel *k = kit_kernel("storage", 0, NULL, n);
-        uint32_t in = kit_buffer(k, types[i], false), o1 = kit_buffer(k, KN_I64, true), o2 = kit_buffer(k, types[i], true), o3 = kit_buffer(k, types[i], true);
+        uint32_t in = kit_buffer(k, types[i], false), o1 = kit_buffer(k, KN_I64, true), o2 = kit_buffer(k, types[i], true),
+            o3 = kit_buffer(k, types[i], true);
         lp_open_phase(k, LP_MAP);
         uint32_t x = kit_load(k, in), y = kit_op(k, LP_CVT, KN_F32, x, 0, 0);
         kit_store(k, kit_op(k, LP_CVT, KN_I64, x, 0, 0), o1);
@@ -159,12 +162,80 @@ Test(llvm, storage_types)
     }
 }
 
+/* Half formats, from their definition: `fraction` bits, `bias`; subnormals, infinities, NaNs */
+static double half_value(unsigned bits, int fraction, int bias)
+{
+    int e = (int)(bits & 0x7fff) >> fraction, top = (1 << (15 - fraction)) - 1;
+    double f = bits & ((1u << fraction) - 1);
+    double v = e == top ? (f != 0 ? NAN : INFINITY) : e ? ldexp(f + (1 << fraction), e - bias - fraction) : ldexp(f, 1 - bias - fraction);
+    return bits & 0x8000 ? -v : v;
+}
+
+/* x to the nearest of the format's values, ties to even, as a number */
+static double half_round(float x, int fraction, int bias)
+{
+    int e;
+    if (x == 0 || isnan(x) || isinf(x))
+        return x;
+    frexp(x, &e);
+    double step = ldexp(1, (e - 1 < 1 - bias ? 1 - bias : e - 1) - fraction), r = rint(x / step) * step;
+    return fabs(r) >= ldexp(1, bias + 1) ? copysign(INFINITY, x) : r;
+}
+
+static void half_format(kn_dtype t, int fraction, int bias)
+{
+    const cg_backend *b = kit_open();
+    cr_assert_not_null(b);
+    static uint16_t all[65536], again[65536];
+    static float wide[65536], x[65536];
+    for (unsigned i = 0; i < 65536; i++) {
+        uint32_t bits = i * 2654435761u;
+        all[i] = (uint16_t)i;
+        memcpy(&x[i], &bits, sizeof bits);
+        if (i % 2)
+            x[i] = (float)half_value(i, fraction, bias) * (1 + (float)(i % 5) / (float)(2 << fraction));    /* at and near ties */
+    }
+    EACH_ISA {
+        lp_kernel *k = kit_kernel("half", 0, NULL, 65536);
+        uint32_t in = kit_buffer(k, t, false), out1 = kit_buffer(k, KN_F32, true), in2 = kit_buffer(k, KN_F32, false),
+            out2 = kit_buffer(k, t, true);
+        lp_open_phase(k, LP_MAP);
+        kit_store(k, kit_op(k, LP_CVT, KN_F32, kit_load(k, in), 0, 0), out1);
+        kit_store(k, kit_op(k, LP_CVT, t, kit_load(k, in2), 0, 0), out2);
+        void *ptrs[] = {all, wide, x, again};
+        lp_fn fn;
+        double ms;
+        size_t bytes;
+        cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        lp_free(k);
+        if (t == KN_F16 && isa_ == 0) {     /* no instruction for it */
+            cr_assert_null(c);
+            cr_assert_not_null(strstr(kit_failure(), "f16"));
+            continue;
+        }
+        cr_assert_not_null(c, "%s", kit_failure());
+        fn(ptrs, NULL, 0, 1, 0, 65536);
+        for (unsigned i = 0; i < 65536; i++) {
+            double want = half_value(i, fraction, bias), got = half_value(again[i], fraction, bias), near = half_round(x[i], fraction,
+                bias);
+            cr_assert(isnan(want) ? isnan(wide[i]) : wide[i] == want && !signbit(wide[i]) == !(i >> 15), "%s: %x is %g", isas[isa_], i,
+                wide[i]);
+            cr_assert(isnan(near) ? isnan(got) : got == near && !signbit(got) == !signbit(x[i]), "%s: %a is %a", isas[isa_], x[i], got);
+        }
+        b->release(c);
+    }
+}
+
+Test(llvm, conversions_f16) { half_format(KN_F16, 10, 15); }
+Test(llvm, conversions_bf16) { half_format(KN_BF16, 7, 127); }
+
 /* ---- shapes ------------------------------------------------------------------------------------------------------------------------ */
 /* relu(x * w + b) with a broadcast row, a broadcast column, scalars and coordinates */
 static lp_kernel *mixed_map(int n_outer, const int64_t *outer, int64_t n)
 {
     lp_kernel *k = kit_kernel("mixed", n_outer, outer, n);
-    uint32_t bx = kit_buffer(k, KN_F32, false), bo = kit_buffer(k, KN_F32, true), bw = kit_inner_buffer(k, KN_F32), bc = kit_row_buffer(k, KN_F32, false);
+    uint32_t bx = kit_buffer(k, KN_F32, false), bo = kit_buffer(k, KN_F32, true), bw = kit_inner_buffer(k, KN_F32),
+        bc = kit_row_buffer(k, KN_F32, false);
     k->n_scalars = 3;
     k->scalar_dtype[0] = KN_I64, k->scalar_dtype[1] = KN_F64, k->scalar_dtype[2] = KN_BOOL;
     lp_open_phase(k, LP_MAP);
@@ -180,7 +251,8 @@ static lp_kernel *mixed_map(int n_outer, const int64_t *outer, int64_t n)
     return k;
 }
 
-static const int64_t tails[] = {1, 2, 3, 5, 8, 10, 13, 16, 17, 31, 32, 33, 47, 63, 64, 65, 70, 255, 256, 257, 288, 289, 300, 4095, 4096, 4097, 10000};
+static const int64_t tails[] = {1, 2, 3, 5, 8, 10, 13, 16, 17, 31, 32, 33, 47, 63, 64, 65, 70, 255, 256, 257, 288, 289, 300, 4095,
+    4096, 4097, 10000};
 enum { N_TAILS = sizeof tails / sizeof *tails };
 
 Test(llvm, inner_sizes)
@@ -206,13 +278,15 @@ Test(llvm, strides)
         if (s == 1)
             o->inner_stride = 12, o->stride[0] = 4, o->stride[1] = 1, o->offset = 7;
         if (s == 2)
-            x->inner_stride = 2, x->stride[0] *= 2, x->stride[1] *= 2, y->inner_stride = 0, y->stride[0] = 1, y->stride[1] = 0, y->offset = 3;
+            x->inner_stride = 2, x->stride[0] *= 2, x->stride[1] *= 2, y->inner_stride = 0, y->stride[0] = 1, y->stride[1] = 0,
+                y->offset = 3;
         if (s == 3)
             x->inner_stride = -1, x->offset = n - 1, y->inner_stride = -3, y->stride[0] = 0, y->stride[1] = 0, y->offset = 3 * (n - 1);
         lp_open_phase(k, LP_MAP);
         uint32_t v = kit_load(k, bx), w = kit_load(k, by);
         if (types[t] == KN_BOOL)
-            v = kit_op(k, LP_MASK, KN_BOOL, kit_op(k, LP_PAND, LP_PRED, kit_op(k, LP_TEST, LP_PRED, v, 0, 0), kit_op(k, LP_TEST, LP_PRED, w, 0, 0), 0), 0, 0);
+            v = kit_op(k, LP_MASK, KN_BOOL, kit_op(k, LP_PAND, LP_PRED, kit_op(k, LP_TEST, LP_PRED, v, 0, 0), kit_op(k, LP_TEST,
+                LP_PRED, w, 0, 0), 0), 0, 0);
         else
             v = kit_op(k, LP_SUB, types[t], v, w, 0);
         kit_store(k, v, bo);
@@ -261,7 +335,8 @@ static lp_kernel *reductions(kn_dtype t, int64_t n, bool with_prod)
     lp_open_phase(k, LP_MAP);
     uint32_t x = kit_load(k, bx), zero = kit_const(k, t, 0), p = kit_op(k, LP_GE, LP_PRED, x, zero, 0);
     for (int kind = LP_RED_SUM; kind <= LP_RED_OR; kind++) {
-        uint32_t v = kind == LP_RED_PROD && !with_prod ? zero : kind < LP_RED_AND ? x : kind == LP_RED_AND ? p : kit_op(k, LP_PNOT, LP_PRED, p, 0, 0);
+        uint32_t v = kind == LP_RED_PROD && !with_prod ? zero : kind < LP_RED_AND ? x : kind == LP_RED_AND ? p : kit_op(k, LP_PNOT,
+            LP_PRED, p, 0, 0);
         r[kind] = kit_reduce(k, (lp_reduce)kind, v);
     }
     lp_open_phase(k, LP_ROW);
@@ -313,12 +388,42 @@ Test(llvm, extremum_zeros_and_nans)
             x[second] = trial & 1 ? 0.0f : -0.0f;
             x[first] = trial & 2 ? 0.0f : -0.0f;
             fn(ptrs, NULL, 0, 1, 0, n);
-            cr_assert(result == 0 && signbit(result) == signbit(x[first]), "%s n %lld zeros at %lld, %lld", isas[isa_], (long long)n, (long long)first,
+            cr_assert(result == 0 && signbit(result) == signbit(x[first]), "%s n %lld zeros at %lld, %lld", isas[isa_], (long long)n,
+                (long long)first,
                 (long long)second);
             x[second] = NAN;
             fn(ptrs, NULL, 0, 1, 0, n);
             cr_assert(isnan(result));
         }
+        b->release(c);
+        lp_free(k);
+    }
+}
+
+/* Empty lanes and the start of a total add nothing, not even a sign */
+Test(llvm, sums_of_negative_zeros)
+{
+    const cg_backend *b = kit_open();
+    cr_assert_not_null(b);
+    static float x[10000];
+    for (int i = 0; i < 10000; i++)
+        x[i] = -0.0f;
+    EACH_ISA for (int i = 0; i < N_TAILS; i++) {
+        lp_kernel *k = kit_kernel("zeros", 0, NULL, tails[i]);
+        uint32_t bx = kit_buffer(k, KN_F32, false), bo = kit_row_buffer(k, KN_F32, true);
+        lp_open_phase(k, LP_MAP);
+        uint32_t r = kit_reduce(k, LP_RED_SUM, kit_load(k, bx));
+        lp_open_phase(k, LP_ROW);
+        kit_store(k, r, bo);
+        lp_fn fn;
+        double ms;
+        size_t bytes;
+        cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        cr_assert_not_null(c, "%s", kit_failure());
+        float sum = 1;
+        void *ptrs[] = {x, &sum};
+        fn(ptrs, NULL, 0, 1, 0, tails[i]);
+        cr_assert(sum == 0 && signbit(sum), "%s, %lld elements", isas[isa_], (long long)tails[i]);
         b->release(c);
         lp_free(k);
     }
@@ -357,7 +462,8 @@ static lp_kernel *softmax(int64_t rows, int64_t n)
 static lp_kernel *layer_norm(int64_t rows, int64_t n)
 {
     lp_kernel *k = kit_kernel("layer_norm", 1, &rows, n);
-    uint32_t bx = kit_buffer(k, KN_F32, false), bo = kit_buffer(k, KN_F32, true), bw = kit_inner_buffer(k, KN_F32), bb = kit_inner_buffer(k, KN_F32);
+    uint32_t bx = kit_buffer(k, KN_F32, false), bo = kit_buffer(k, KN_F32, true), bw = kit_inner_buffer(k, KN_F32),
+        bb = kit_inner_buffer(k, KN_F32);
     uint32_t bm = kit_row_buffer(k, KN_F32, true), count = 0;
     lp_open_phase(k, LP_MAP);
     uint32_t s = kit_reduce(k, LP_RED_SUM, kit_load(k, bx));
@@ -397,7 +503,7 @@ Test(llvm, prefetched_rows)
     }
 }
 
-/* ---- random programs -------------------------------------------------------------------------------------------------------------------- */
+/* ---- random programs ---------------------------------------------------------------------------------------------------------------- */
 static lp_kernel *random_map(unsigned seed)
 {
     uint64_t s = seed * 2654435761u + 99;
@@ -429,7 +535,7 @@ Test(llvm, random_maps)
     EACH_ISA for (unsigned seed = 0; seed < 40; seed++) HOLDS(kit_compare(random_map(seed), seed % 2 ? KIT_PARTS : 0, seed));
 }
 
-/* ---- the session ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- the session -------------------------------------------------------------------------------------------------------------------- */
 static void *compile_some(void *arg)
 {
     unsigned from = (unsigned)(uintptr_t)arg;

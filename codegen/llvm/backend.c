@@ -7,7 +7,8 @@ const cg_host *ll_host;
 __attribute__((visibility("default"))) const cg_backend *kn_backend_open(const cg_host *host)
 {
     static const cg_backend backend = {
-        .abi = CG_BACKEND_ABI, .name = "llvm", .version = LLVM_VERSION_STRING, .compile = ll_compile, .release = ll_release, .shutdown = ll_shutdown,
+        .abi = CG_BACKEND_ABI, .name = "llvm", .version = LLVM_VERSION_STRING,
+        .compile = ll_compile, .release = ll_release, .shutdown = ll_shutdown,
     };
     if (host->abi != CG_BACKEND_ABI)
         return NULL;

@@ -1,15 +1,14 @@
 /* emit.c: the skeleton of a kernel: rows, phases, and the loops of a phase.
  *
- * One LLVM function a kernel. Base addresses, constants and scalars come first; then a loop over the rows [row0, row1) that carries the outer
- * coordinates; in it, phase after phase. A phase over elements has a main loop of full vectors and an end:
+ * One LLVM function a kernel. Base addresses, constants and scalars come first; then a loop over the rows [row0, row1) that carries the
+ * outer coordinates; in it, phase after phase. A phase over elements has a main loop of full vectors and an end:
  *
  *   whole rows (reductions, several phases)     static: one narrower vector whose lanes past the end are masked by a constant
  *   parts of rows (one phase, maps only)        dynamic: a loop of narrow masked vectors, or of scalars where masks are slow
  *   short rows of such kernels                  the static form when the whole row is asked for, else a scalar loop
  *
- * Non-temporal stores need aligned vectors: the narrow loop then also runs in front, up to a 64-byte boundary, as the same code
- * inside a loop of two rounds. Refuses: more than 32 reductions in a phase, types and functions that inst.c refuses.
- */
+ * Non-temporal stores need aligned vectors: the narrow loop then also runs in front, up to a 64-byte boundary, as the same code inside a
+ * loop of two rounds. Refuses: more than 32 reductions in a phase, types and functions that inst.c refuses. */
 #include "codegen/llvm/ll.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,7 +17,8 @@
 enum {
     SHORT_ROW = 256,                    /* elements: rows that nobody splits */
     PREFETCH_ROW = 1024,                /* bytes of a row from which on the next row is fetched ahead … */
-    PREFETCH_TENSOR = 8 << 20           /* … in a buffer of this size */
+    PREFETCH_TENSOR = 8 << 20,          /* … in a buffer of this size */
+    PREFETCH_AHEAD = 2048               /* bytes, in kernels of one phase; 1,024 and 4,096 measured no better */
 };
 
 void ll_refuse(ll_emit *e, const char *format, ...)
@@ -165,25 +165,34 @@ static int streaming_buffer(const ll_emit *e, const lp_phase *p)
     return -1;
 }
 
-/* ---- bodies and the loops around them --------------------------------------------------------------------------------------------------- */
-static bool fetched_ahead(const ll_emit *e, uint32_t buffer)
+/* ---- bodies and the loops around them ----------------------------------------------------------------------------------------------- */
+/* Read from memory rather than from a cache: worth fetching ahead */
+static bool large(const ll_emit *e, uint32_t buffer)
 {
     const lp_kernel *k = e->k;
     const lp_buffer *b = &k->buffers[buffer];
-    int64_t row = k->inner.size * ll_bytes(b->dtype), rows = 1;
+    int64_t bytes = k->inner.size * ll_bytes(b->dtype);
     for (int d = 0; d < k->n_outer; d++)
-        rows *= b->stride[d] ? k->outer[d].size : 1;
-    return b->inner_stride == 1 && row >= PREFETCH_ROW && row * rows >= PREFETCH_TENSOR && b->stride[k->n_outer - 1] != 0;
+        bytes *= b->stride[d] ? k->outer[d].size : 1;
+    return b->inner_stride == 1 && bytes >= PREFETCH_TENSOR;
 }
 
-/* Buffers that the first phase of the next row will read */
-static void fetch_next_row(ll_emit *e, int width, LLVMValueRef pos)
+/* Several phases: in the last one, what the first will read of the next row. One phase: some lines ahead, which hardware stops doing
+ * at each page. */
+static void fetch_ahead(ll_emit *e, int width, LLVMValueRef pos)
 {
-    const lp_phase *p = &e->k->phases[0];
+    const lp_kernel *k = e->k;
+    const lp_phase *p = &k->phases[0];
     for (uint32_t i = p->first; i < p->first + p->n; i++) {
-        const lp_inst *in = &e->k->insts[i];
-        if (in->op == LP_LOAD && fetched_ahead(e, in->a))
-            ll_prefetch(e, in->a, width, pos);
+        const lp_inst *in = &k->insts[i];
+        if (in->op != LP_LOAD || !large(e, in->a))
+            continue;
+        const lp_buffer *b = &k->buffers[in->a];
+        int64_t row = k->n_outer ? b->stride[k->n_outer - 1] * ll_bytes(b->dtype) : 0;
+        if (k->n_phases == 1)
+            ll_prefetch(e, in->a, width, pos, PREFETCH_AHEAD);
+        else if (row >= PREFETCH_ROW)
+            ll_prefetch(e, in->a, width, pos, row);
     }
 }
 
@@ -194,7 +203,7 @@ static void body(ll_emit *e, const lp_phase *p, const ll_active *a, LLVMValueRef
             ll_emit_inst(e, i, a, pos);
     ll_reduce_step(e, a, pos);
     if (e->prefetch && a->count == a->width)
-        fetch_next_row(e, a->width, pos);
+        fetch_ahead(e, a->width, pos);
 }
 
 static ll_active whole(int width) { return (ll_active){.width = width, .count = width}; }
@@ -274,7 +283,8 @@ static LLVMValueRef full_end(ll_emit *e, LLVMValueRef from, LLVMValueRef to, int
 static LLVMValueRef boundary(ll_emit *e, int buffer, LLVMValueRef from, LLVMValueRef to)
 {
     int64_t bytes = ll_bytes(e->k->buffers[buffer].dtype);
-    LLVMValueRef at = LLVMBuildAdd(e->b, LLVMBuildPtrToInt(e->b, e->row[buffer], e->i64, ""), LLVMBuildMul(e->b, from, ll_int(e, bytes), ""), "");
+    LLVMValueRef row = LLVMBuildPtrToInt(e->b, e->row[buffer], e->i64, "");
+    LLVMValueRef at = LLVMBuildAdd(e->b, row, LLVMBuildMul(e->b, from, ll_int(e, bytes), ""), "");
     LLVMValueRef gap = LLVMBuildUDiv(e->b, LLVMBuildAnd(e->b, LLVMBuildNeg(e->b, at, ""), ll_int(e, 63), ""), ll_int(e, bytes), "");
     LLVMValueRef aligned = LLVMBuildAdd(e->b, from, gap, "");
     return LLVMBuildSelect(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, aligned, to, ""), aligned, to, "");
@@ -315,7 +325,7 @@ static void short_row(ll_emit *e, const lp_phase *p)
     ll_at(e, join);
 }
 
-/* ---- phases and rows ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- phases and rows ---------------------------------------------------------------------------------------------------------------- */
 static bool global(const lp_inst *in) { return in->op == LP_CONST || in->op == LP_SCALAR; }
 
 static void uniforms(ll_emit *e, const lp_phase *p)
@@ -360,7 +370,7 @@ static void phases(ll_emit *e)
             last_map = p, maps++;
     }
     for (int p = 0; p < k->n_phases; p++) {
-        e->prefetch = p == last_map && maps > 1 && k->n_outer > 0;
+        e->prefetch = p == last_map && (maps > 1 || k->n_phases == 1);
         if (k->phases[p].kind == LP_ROW)
             uniforms(e, &k->phases[p]);
         else
@@ -426,7 +436,7 @@ static void rows(ll_emit *e)
     ll_loop_end(e, &l);
 }
 
-/* ---- the function ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the function ------------------------------------------------------------------------------------------------------------------- */
 static void attribute(ll_emit *e, const char *name, const char *value)
 {
     LLVMAttributeRef a = LLVMCreateStringAttribute(e->cx, name, (unsigned)strlen(name), value, (unsigned)strlen(value));

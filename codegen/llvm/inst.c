@@ -1,9 +1,9 @@
 /* inst.c: one loop IR instruction as vector (or scalar) LLVM IR.
  *
- * Floating-point operations carry no flags and are the IEEE ones; integer operations wrap; nothing traps and nothing reads LLVM's undefined cases: integer
- * division goes through a function with defined results, shift amounts are masked, float-to-int saturates. Comparisons are C's: ordered, NE unordered.
- * Library functions, and what the baseline instruction set lacks, are called over stack blocks (libm.c).
- */
+ * Floating-point operations carry no flags and are the IEEE ones; integer operations wrap; nothing traps and nothing reads LLVM's
+ * undefined cases: integer division goes through a function with defined results, shift amounts are masked, float-to-int saturates.
+ * Comparisons are C's: ordered, NE unordered. Library functions, and what the baseline instruction set lacks, are called over stack
+ * blocks (libm.c). */
 #include "codegen/llvm/ll.h"
 #include <stdio.h>
 #include <string.h>
@@ -140,9 +140,9 @@ static LLVMValueRef divide(ll_emit *e, int type, LLVMValueRef *x, const ll_activ
 {
     if (ll_is_float(type))
         return LLVMBuildFDiv(e->b, x[0], x[1], "");
-    const char *symbol = type == KN_I64 ? "kn_div_i64" : type == KN_I32 ? "kn_div_i32" : type == KN_I16 ? "kn_div_i16" : type == KN_I8 ? "kn_div_i8"
-        : "kn_div_u8";
-    return helper(e, symbol, x, 2, a);
+    const char *name = type == KN_I64 ? "div_i64" : type == KN_I32 ? "div_i32" : type == KN_I16 ? "div_i16"
+        : type == KN_I8 ? "div_i8" : "div_u8";
+    return library(e, name, type, x, 2, a);
 }
 
 static LLVMValueRef absolute(ll_emit *e, int type, LLVMValueRef x)
@@ -158,7 +158,8 @@ static LLVMValueRef absolute(ll_emit *e, int type, LLVMValueRef x)
 static LLVMValueRef shift(ll_emit *e, lp_op op, int type, LLVMValueRef *x, int width)
 {
     LLVMTypeRef t = ll_type(e, type);
-    LLVMValueRef most = ll_splat(e, LLVMConstInt(t, (uint64_t)ll_bytes(type) * 8 - 1, false), width), n = LLVMBuildAnd(e->b, x[1], most, "");
+    LLVMValueRef most = ll_splat(e, LLVMConstInt(t, (uint64_t)ll_bytes(type) * 8 - 1, false), width);
+    LLVMValueRef n = LLVMBuildAnd(e->b, x[1], most, "");
     if (op == LP_SHL)
         return LLVMBuildShl(e->b, x[0], n, "");
     return op == LP_SHR && ll_is_signed(type) ? LLVMBuildAShr(e->b, x[0], n, "") : LLVMBuildLShr(e->b, x[0], n, "");
@@ -209,7 +210,8 @@ static LLVMValueRef f32_to_half(ll_emit *e, int to, LLVMValueRef x, int width)
     if (to == KN_F16)
         return LLVMBuildBitCast(e->b, LLVMBuildFPTrunc(e->b, x, ll_vector(LLVMHalfTypeInContext(e->cx), width), ""), ht, "");
     LLVMValueRef k16 = ll_splat(e, LLVMConstInt(e->i32, 16, false), width), k1 = ll_splat(e, LLVMConstInt(e->i32, 1, false), width);
-    LLVMValueRef k7fff = ll_splat(e, LLVMConstInt(e->i32, 0x7fff, false), width), nan = ll_splat(e, LLVMConstInt(e->i32, 0x7fc0, false), width);
+    LLVMValueRef k7fff = ll_splat(e, LLVMConstInt(e->i32, 0x7fff, false), width);
+    LLVMValueRef nan = ll_splat(e, LLVMConstInt(e->i32, 0x7fc0, false), width);
     LLVMValueRef bits = LLVMBuildBitCast(e->b, x, ll_vector(e->i32, width), "");
     LLVMValueRef odd = LLVMBuildAnd(e->b, LLVMBuildLShr(e->b, bits, k16, ""), k1, "");
     LLVMValueRef up = LLVMBuildLShr(e->b, LLVMBuildAdd(e->b, LLVMBuildAdd(e->b, bits, k7fff, ""), odd, ""), k16, "");

@@ -1,10 +1,10 @@
-/* libm.c: the C library's functions as generated code calls them: over short arrays on the stack, so that a vector of any width costs one call and
- * keeps its registers. Every path of Kiln uses the same C functions where it uses any, so the bits agree by construction. Integer division is here too: it is
- * a scalar instruction in any case, and traps where C leaves it undefined. The baseline instruction set has no fused multiply-add and no rounding
- * instructions; these come from here as well.
+/* libm.c: the C library's functions as generated code calls them: over short arrays on the stack, so that a vector of any width costs
+ * one call and keeps its registers. Every path of Kiln uses the same C functions where it uses any, so the bits agree by construction.
+ * Integer division is here too: it is a scalar instruction in any case, and traps where C leaves it undefined. The baseline instruction
+ * set has no fused multiply-add and no rounding instructions; these come from here as well.
  *
- * One signature for all: (a, b, c, out, n); operands that a function lacks are not read. A name that is in no table is refused by the caller.
- */
+ * One signature for all: (a, b, c, out, n); operands that a function lacks are not read. A name that is in no table is refused by the
+ * caller. */
 #include "codegen/llvm/ll.h"
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +27,8 @@
 
 /* In both precisions: name and namef */
 #define FLOAT1(X) \
-    X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(tanh) X(asinh) X(acosh) \
+    X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(tanh) \
+    X(asinh) X(acosh) \
     X(atanh) X(erf) X(erfc) X(cbrt) X(tgamma) X(lgamma) X(rint) X(floor) X(ceil) X(trunc) X(sqrt)
 #define FLOAT2(X) X(fmod) X(pow) X(atan2) X(hypot) X(remainder)
 

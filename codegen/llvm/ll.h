@@ -1,12 +1,12 @@
-/* ll.h: what the files of the LLVM backend share. Loop IR comes in, explicit vector IR goes to LLVM: a vector of `width` consecutive elements is
- * the unit of every inner loop, so nothing depends on LLVM's vectorisers and a kernel's bits don't depend on the width. No fast-math flags, ever;
- * fused multiply-adds only where the loop IR says FMA. The plug-in links neither form of libkiln: memory, settings and failures go through `host`.
+/* ll.h: what the files of the LLVM backend share. Loop IR comes in, explicit vector IR goes to LLVM: a vector of `width` consecutive
+ * elements is the unit of every inner loop, so nothing depends on LLVM's vectorisers and a kernel's bits don't depend on the width. No
+ * fast-math flags, ever; fused multiply-adds only where the loop IR says FMA. The plug-in links neither form of libkiln: memory,
+ * settings and failures go through `host`.
  *
  * A loop IR value becomes, by where it is used:
  *   row value       a scalar that dominates all later code of the row (lv.uniform)
  *   element value   a vector of the current body's width, or a scalar in a body of width 1 (lv.element); forgotten after each body
- * Predicates are i1; stored bools are i8.
- */
+ * Predicates are i1; stored bools are i8. */
 #ifndef LL_H
 #define LL_H
 #include "codegen/cg.h"
@@ -61,7 +61,7 @@ typedef struct ll_emit {
     int n_red;
     int width;                  /* of main loops without reductions */
     int nt_buffer;              /* buffer with non-temporal stores in the body being emitted, or -1 */
-    bool prefetch;              /* the body being emitted fetches the next row */
+    bool prefetch;              /* the body being emitted fetches ahead */
     bool used_nt;
     char why[160];              /* first refusal; empty: none */
 } ll_emit;
@@ -73,7 +73,8 @@ LLVMBasicBlockRef ll_block(ll_emit *e, const char *name);
 static inline void ll_at(ll_emit *e, LLVMBasicBlockRef b) { LLVMPositionBuilderAtEnd(e->b, b); }
 static inline LLVMValueRef ll_int(ll_emit *e, int64_t x) { return LLVMConstInt(e->i64, (uint64_t)x, true); }
 
-/* A loop `for (i = from; i < to; i += step)`, bottom-tested after one test at the top. Variables carried around it are phis made by ll_carry. */
+/* A loop `for (i = from; i < to; i += step)`, bottom-tested after one test at the top. Variables carried around it are phis made by
+ * ll_carry. */
 enum { LL_MAX_CARRY = 4 * LL_MAX_REDUCE };
 typedef struct ll_loop {
     LLVMValueRef i;
@@ -106,7 +107,7 @@ LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueR
 void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *a, LLVMValueRef pos);
 LLVMValueRef ll_load_scalar(ll_emit *e, uint32_t buffer);       /* element 0 of the row */
 void ll_store_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef value);
-void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos);
+void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos, int64_t ahead);
 bool ll_masks_well(const ll_emit *e, uint32_t buffer);          /* masked accesses of it are single instructions */
 
 /* ---- reduce.c: REDUCE in canonical order */

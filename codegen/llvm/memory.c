@@ -1,9 +1,8 @@
 /* memory.c: loads, stores and prefetches of a body.
  *
- * Inner stride 1: one vector access (masked where lanes are dead). Inner stride 0: one element, broadcast. Any other stride: a gather or scatter at
- * constant distances from the first element. Addresses are row + pos * stride; alignment is promised only to the element, except where the
- * skeleton has peeled a row to a vector boundary for non-temporal stores (e->nt_buffer).
- */
+ * Inner stride 1: one vector access (masked where lanes are dead). Inner stride 0: one element, broadcast. Any other stride: a gather or
+ * scatter at constant distances from the first element. Addresses are row + pos * stride; alignment is promised only to the element,
+ * except where the skeleton has peeled a row to a vector boundary for non-temporal stores (e->nt_buffer). */
 #include "codegen/llvm/ll.h"
 
 static bool contiguous(const lp_buffer *b) { return b->inner_stride == 1; }
@@ -95,7 +94,8 @@ void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *
         LLVMSetAlignment(s, bytes);
         if ((int)buffer == e->nt_buffer) {
             LLVMMetadataRef one = LLVMValueAsMetadata(LLVMConstInt(e->i32, 1, false));
-            LLVMSetMetadata(s, LLVMGetMDKindIDInContext(e->cx, "nontemporal", 11), LLVMMetadataAsValue(e->cx, LLVMMDNodeInContext2(e->cx, &one, 1)));
+            LLVMValueRef node = LLVMMetadataAsValue(e->cx, LLVMMDNodeInContext2(e->cx, &one, 1));
+            LLVMSetMetadata(s, LLVMGetMDKindIDInContext(e->cx, "nontemporal", 11), node);
             LLVMSetAlignment(s, 64);
             e->used_nt = true;
         }
@@ -126,16 +126,13 @@ void ll_store_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef value)
     LLVMSetAlignment(LLVMBuildStore(e->b, value, e->row[buffer]), (unsigned)ll_bytes(e->k->buffers[buffer].dtype));
 }
 
-/* The same elements one step further along the last outer dimension. Past the buffer's end a prefetch does nothing. */
-void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos)
+/* The lines `ahead` bytes further on, into all caches. Past the buffer's end a prefetch does nothing. */
+void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos, int64_t ahead)
 {
-    const lp_buffer *b = &e->k->buffers[buffer];
-    int bytes = ll_bytes(b->dtype);
-    int64_t ahead = b->stride[e->k->n_outer - 1] * bytes;
-    for (int64_t line = 0; line < (int64_t)width * bytes; line += 64) {
-        LLVMValueRef at = ll_int(e, ahead + line), here = address(e, buffer, pos);
-        LLVMValueRef args[4] = {LLVMBuildGEP2(e->b, e->i8, here, &at, 1, ""), LLVMConstInt(e->i32, 0, false), LLVMConstInt(e->i32, 2, false),
-            LLVMConstInt(e->i32, 1, false)};
+    LLVMValueRef here = address(e, buffer, pos);
+    for (int64_t line = 0; line < (int64_t)width * ll_bytes(e->k->buffers[buffer].dtype); line += 64) {
+        LLVMValueRef at = ll_int(e, ahead + line), read = LLVMConstInt(e->i32, 0, false), near = LLVMConstInt(e->i32, 3, false);
+        LLVMValueRef args[4] = {LLVMBuildGEP2(e->b, e->i8, here, &at, 1, ""), read, near, LLVMConstInt(e->i32, 1, false)};
         ll_call(e, "llvm.prefetch", &e->ptr, 1, args, 4);
     }
 }

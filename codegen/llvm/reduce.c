@@ -1,12 +1,13 @@
-/* reduce.c: REDUCE in canonical order (CAPTURE 15): chunks of 4,096 elements, element i in lane i mod 32, folds 16, 8, 4, 2, 1, chunks in order.
+/* reduce.c: REDUCE in canonical order (CAPTURE 15): chunks of 4,096 elements, element i in lane i mod 32, folds 16, 8, 4, 2, 1, chunks
+ * in order.
  *
- * Lanes start from an identity instead of from their first element, and empty lanes keep it; that changes no bit: -0 + x = x for every x, also for both
- * zeros, and 1 * x = x. Maxima start from -inf.
- * Sums and products fold at the end of each chunk. The other kinds don't depend on order and fold once, at the end of the row.
+ * Lanes start from an identity instead of from their first element, and empty lanes keep it; that changes no bit: -0 + x = x for every
+ * x, also for both zeros, and 1 * x = x. Maxima start from -inf. Sums and products fold at the end of each chunk. The other kinds don't
+ * depend on order and fold once, at the end of the row.
  *
- * LP_RED_MAX and LP_RED_MIN want the element at the first index of the extremum, since +0 and -0 are equal: a lane remembers in which vector it met its
- * extremum, and a fold takes the smaller index among equal values. NaNs never win a comparison; a lane that met one keeps it aside.
- */
+ * LP_RED_MAX and LP_RED_MIN want the element at the first index of the extremum, since +0 and -0 are equal: a lane remembers in which
+ * vector it met its extremum, and a fold takes the smaller index among equal values. NaNs never win a comparison; a lane that met one
+ * keeps it aside. */
 #include "codegen/llvm/ll.h"
 
 static bool in_order(lp_reduce kind) { return kind == LP_RED_SUM || kind == LP_RED_PROD; }
@@ -187,7 +188,8 @@ static LLVMValueRef fold_indexed(ll_emit *e, const ll_accumulator *r)
     for (int half = LL_LANES / 2; half > 0; half /= 2) {
         LLVMValueRef x0 = part(e, x, 0, half), x1 = part(e, x, half, half), at0 = part(e, at, 0, half), at1 = part(e, at, half, half);
         LLVMValueRef nan0 = part(e, nan, 0, half), nan1 = part(e, nan, half, half);
-        LLVMValueRef tie = LLVMBuildAnd(e->b, LLVMBuildFCmp(e->b, LLVMRealOEQ, x0, x1, ""), LLVMBuildICmp(e->b, LLVMIntSLT, at1, at0, ""), "");
+        LLVMValueRef equal = LLVMBuildFCmp(e->b, LLVMRealOEQ, x0, x1, ""), earlier = LLVMBuildICmp(e->b, LLVMIntSLT, at1, at0, "");
+        LLVMValueRef tie = LLVMBuildAnd(e->b, equal, earlier, "");
         LLVMValueRef take = LLVMBuildOr(e->b, better(e, r, x1, x0), tie, "");
         x = LLVMBuildSelect(e->b, take, x1, x0, "");
         at = LLVMBuildSelect(e->b, take, at1, at0, "");

@@ -1,11 +1,11 @@
 /* session.c: from a module to machine code in this process, and back.
  *
- * A compile has an LLVM context of its own and borrows a target machine; passes, object, link: LLVMRunPasses, EmitToMemoryBuffer, LLJIT with JITLink. All
- * kernels live in one dylib under serial symbol names; a resource tracker a kernel takes it out again. Nothing is initialised before the first
- * compile, and ll_shutdown gives everything back; a later compile starts over.
+ * A compile has an LLVM context of its own and borrows a target machine; passes, object, link: LLVMRunPasses, EmitToMemoryBuffer, LLJIT
+ * with JITLink. All kernels live in one dylib under serial symbol names; a resource tracker a kernel takes it out again. Nothing is
+ * initialised before the first compile, and ll_shutdown gives everything back; a later compile starts over.
  *
- * Locks: `lock` guards the session's start, the counters and the pool of target machines. LLJIT takes objects from several threads by itself.
- */
+ * Locks: `lock` guards the session's start, the counters and the pool of target machines. LLJIT takes objects from several threads by
+ * itself. */
 #include "codegen/llvm/ll.h"
 #include <elf.h>
 #include <llvm-c/Analysis.h>
@@ -72,8 +72,14 @@ static LLVMTargetMachineRef new_machine(ll_isa isa, bool quick)
     char *triple = LLVMGetDefaultTargetTriple(), *cpu = NULL, *has = NULL, *error = NULL;
     LLVMTargetRef target;
     LLVMTargetMachineRef tm = NULL;
-    if (isa == LL_AVX512)
-        cpu = LLVMGetHostCPUName(), has = LLVMGetHostCPUFeatures();
+    if (isa != LL_BASELINE)
+        has = LLVMGetHostCPUFeatures();
+    if (isa == LL_AVX2 && strstr(has, "+avx512f")) {    /* forced below what the processor has: a generic one of that level */
+        LLVMDisposeMessage(has);
+        has = NULL;
+    }
+    if (has)
+        cpu = LLVMGetHostCPUName();
     if (LLVMGetTargetFromTriple(triple, &target, &error) == 0)
         tm = LLVMCreateTargetMachine(target, triple, cpu ? cpu : cpus[isa], has ? has : features[isa],
             quick ? LLVMCodeGenLevelNone : LLVMCodeGenLevelDefault, LLVMRelocPIC, LLVMCodeModelSmall);
@@ -125,7 +131,8 @@ static bool define_helpers(void)
         return false;
     LLVMJITSymbolFlags flags = {LLVMJITSymbolGenericFlagsExported | LLVMJITSymbolGenericFlagsCallable, 0};
     for (int i = 0; i < ll_n_helpers; i++)
-        pairs[i] = (LLVMOrcCSymbolMapPair){LLVMOrcLLJITMangleAndIntern(jit, ll_helpers[i].symbol), {(LLVMOrcExecutorAddress)(uintptr_t)ll_helpers[i].address, flags}};
+        pairs[i] = (LLVMOrcCSymbolMapPair){LLVMOrcLLJITMangleAndIntern(jit, ll_helpers[i].symbol),
+            {(LLVMOrcExecutorAddress)(uintptr_t)ll_helpers[i].address, flags}};
     LLVMOrcMaterializationUnitRef unit = LLVMOrcAbsoluteSymbols(pairs, (size_t)ll_n_helpers);
     ll_host->free(pairs);
     LLVMErrorRef error = LLVMOrcJITDylibDefine(LLVMOrcLLJITGetMainJITDylib(jit), unit);
@@ -162,7 +169,10 @@ static void diagnose(LLVMDiagnosticInfoRef d, void *failed_flag)
     *(bool *)failed_flag = true;
 }
 
-static void path_of(char *path, size_t size, const char *dir, const char *symbol, const char *end) { snprintf(path, size, "%s/%s.%s", dir, symbol, end); }
+static void path_of(char *path, size_t size, const char *dir, const char *symbol, const char *end)
+{
+    snprintf(path, size, "%s/%s.%s", dir, symbol, end);
+}
 
 static void dump_ir(LLVMModuleRef m, const char *dir, const char *symbol, const char *end)
 {

@@ -48,7 +48,8 @@ void kk_nest_add(kk_nest *s, const kb_layout *l);
 void kk_nest_add_strides(kk_nest *s, const int64_t *strides);
 /* Drops sizes of 1, orders dimensions by operand 0's strides, joins what can be joined. Elementwise work only: order of elements changes. */
 void kk_nest_collapse(kk_nest *s);
-/* As above without reordering: row-major order of elements stays. */
+void kk_nest_swap(kk_nest *s, int d, int e);
+/* As kk_nest_collapse without reordering: row-major order of elements stays. */
 void kk_nest_join(kk_nest *s);
 
 /* A place in the outer dimensions (all but the last) of a nest: coordinates and element offsets of its operands. */

@@ -181,7 +181,7 @@ void kk_nest_join(kk_nest *s)
     }
 }
 
-static void swap_dims(kk_nest *s, int d, int e)
+void kk_nest_swap(kk_nest *s, int d, int e)
 {
     int64_t t = s->size[d];
     s->size[d] = s->size[e];
@@ -200,7 +200,7 @@ void kk_nest_collapse(kk_nest *s)
     drop_ones(s);
     for (int i = 1; i < s->rank; i++)
         for (int d = i; d > 0 && magnitude(s->stride[0][d - 1]) < magnitude(s->stride[0][d]); d--)
-            swap_dims(s, d - 1, d);
+            kk_nest_swap(s, d - 1, d);
     kk_nest_join(s);
 }
 
@@ -293,13 +293,20 @@ static void copy_range(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* A transposing copy walks one side in long strides whichever loop is inner; squares of 32 keep both sides' lines in cache. */
+/* A transposing copy walks one side in long strides whichever loop is inner. Squares of 32 go through a local one: lines of the source are read
+ * whole, in one burst, so that it doesn't matter how many of them share a set of the cache. */
 enum { SQUARE = 32 };
 
 #define SQUARE_MOVE(T)                                                       \
-    for (int64_t i = 0; i < rows; i++)                                       \
+    do {                                                                     \
+        T local[SQUARE][SQUARE + 1];                                         \
         for (int64_t k = 0; k < cols; k++)                                   \
-            ((T *)dst)[i * dst_row + k] = ((const T *)src)[i + k * src_col]
+            for (int64_t i = 0; i < rows; i++)                               \
+                local[k][i] = ((const T *)src)[i + k * src_col];             \
+        for (int64_t i = 0; i < rows; i++)                                   \
+            for (int64_t k = 0; k < cols; k++)                               \
+                ((T *)dst)[i * dst_row + k] = local[k][i];                   \
+    } while (0)
 
 static void copy_square(char *dst, const char *src, int bytes, int64_t rows, int64_t cols, int64_t dst_row, int64_t src_col)
 {
@@ -340,7 +347,7 @@ static bool transposing(kk_nest *s)
         if (s->stride[1][d] != 1 || s->size[d] < 8)
             continue;
         if (d != last - 1)
-            swap_dims(s, d, last - 1);
+            kk_nest_swap(s, d, last - 1);
         return true;
     }
     return false;

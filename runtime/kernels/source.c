@@ -1,8 +1,8 @@
 /* source.c: full, rand, randn, dropout. base/philox.h says which element uses which random word. */
 #include "base/error.h"
-#include "base/mathfn_c.h"
 #include "base/philox.h"
-#include "runtime/kernels/kernels.h"
+#include "runtime/kernels/random.h"
+#include <math.h>
 
 enum { GRAIN = 4096 };
 
@@ -26,20 +26,7 @@ typedef struct random_job {
     kk_nest nest;               /* dropout's operand, row-major */
 } random_job;
 
-/* One block's values: four in f32, two in f64 */
-static void block_f32(const random_job *j, uint64_t block, float v[4])
-{
-    uint32_t w[4];
-    kb_philox(j->seed, j->offset + block, w);
-    for (int i = 0; i < 4; i++)
-        v[i] = kb_uniform_f32(w[i]);
-    for (int i = 0; j->normal && i < 4; i += 2) {
-        float r = sqrtf(-2.0f * km_log(1.0f - v[i])), t = 0x1.921fb6p2f * v[i + 1];
-        v[i] = r * km_cos(t);
-        v[i + 1] = r * km_sin(t);
-    }
-}
-
+/* The two values of a block */
 static void block_f64(const random_job *j, uint64_t block, double v[2])
 {
     uint32_t w[4];
@@ -53,21 +40,24 @@ static void block_f64(const random_job *j, uint64_t block, double v[2])
     }
 }
 
-/* Items are blocks. */
+/* Items are blocks, taken KK_STAGE values at a time. */
 static void random_range(void *arg, int64_t begin, int64_t end, int worker)
 {
     const random_job *j = arg;
-    int per = j->dtype == KN_F64 ? 2 : 4;
-    kk_convert convert = kk_converter(j->dtype, j->dtype == KN_F64 ? KN_F64 : KN_F32);
-    size_t bytes = kb_dtype_bytes(j->dtype);
+    bool wide = j->dtype == KN_F64;
+    int64_t per = wide ? 2 : 4;
+    kk_convert convert = kk_converter(j->dtype, wide ? KN_F64 : KN_F32);
+    int64_t bytes = (int64_t)kb_dtype_bytes(j->dtype);
     (void)worker;
-    for (int64_t b = begin; b < end; b++) {
-        union { float f[4]; double d[2]; } v;
-        if (per == 2)
-            block_f64(j, (uint64_t)b, v.d);
+    for (int64_t b = begin; b < end; b += KK_STAGE / per) {
+        union { float f[KK_STAGE]; double d[KK_STAGE]; } v;
+        int64_t blocks = end - b < KK_STAGE / per ? end - b : KK_STAGE / per, n = j->n - b * per;
+        if (wide)
+            for (int64_t i = 0; i < blocks; i++)
+                block_f64(j, (uint64_t)(b + i), v.d + 2 * i);
         else
-            block_f32(j, (uint64_t)b, v.f);
-        convert(j->out + (size_t)b * (size_t)per * bytes, &v, j->n - b * per < per ? j->n - b * per : per);
+            KB_ISA_PICK(kk_random_f32)(v.f, blocks, j->seed, j->offset + (uint64_t)b, j->normal);
+        convert(j->out + b * per * bytes, &v, n < blocks * per ? n : blocks * per);
     }
 }
 
@@ -101,19 +91,16 @@ static void dropout_range(void *arg, int64_t begin, int64_t end, int worker)
     (void)worker;
     for (int64_t at = begin * 4; at < last; at += KK_STAGE) {
         union { float f[KK_STAGE]; double d[KK_STAGE]; } x;
+        float u[KK_STAGE];
         int64_t m = last - at < KK_STAGE ? last - at : KK_STAGE;
         kk_stage(&x, type, j->x->data, j->x_dtype, &j->nest, 0, at, m);
-        for (int64_t i = 0; i < m; i += 4) {
-            uint32_t w[4];
-            kb_philox(j->seed, j->offset + (uint64_t)(at + i) / 4, w);
-            for (int64_t k = i; k < i + 4 && k < m; k++) {
-                bool keep = kb_uniform_f32(w[k - i]) >= p;
-                if (type == KN_F64)
-                    x.d[k] = keep ? x.d[k] * scale64 : 0;
-                else
-                    x.f[k] = keep ? x.f[k] * scale : 0;
-            }
-        }
+        KB_ISA_PICK(kk_random_f32)(u, (m + 3) / 4, j->seed, j->offset + (uint64_t)at / 4, false);
+        if (type == KN_F64)
+            for (int64_t i = 0; i < m; i++)
+                x.d[i] = u[i] >= p ? x.d[i] * scale64 : 0;
+        else
+            for (int64_t i = 0; i < m; i++)
+                x.f[i] = u[i] >= p ? x.f[i] * scale : 0;
         convert(j->out + (size_t)at * kb_dtype_bytes(j->dtype), &x, m);
     }
 }

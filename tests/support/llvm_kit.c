@@ -35,7 +35,8 @@ bool kit_has(const char *name)
 {
     if (strcmp(name, "avx2") == 0)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    return strcmp(name, "avx512") != 0 || (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")
+    return strcmp(name, "avx512") != 0 || (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+        && __builtin_cpu_supports("avx512vl")
         && __builtin_cpu_supports("avx512dq"));
 }
 
@@ -88,7 +89,12 @@ uint32_t kit_op(lp_kernel *k, lp_op op, int type, uint32_t a, uint32_t b, uint32
 }
 
 uint32_t kit_load(lp_kernel *k, uint32_t buffer) { return kit_op(k, LP_LOAD, k->buffers[buffer].dtype, buffer, 0, 0); }
-uint32_t kit_store(lp_kernel *k, uint32_t value, uint32_t buffer) { return kit_op(k, LP_STORE, k->buffers[buffer].dtype, value, buffer, 0); }
+uint32_t kit_store(lp_kernel *k, uint32_t value, uint32_t buffer)
+{
+    return kit_op(k, LP_STORE, k->buffers[buffer].dtype, value, buffer, 0);
+}
+
+
 uint32_t kit_scalar(lp_kernel *k, int type, int number) { return kit_op(k, LP_SCALAR, type, (uint32_t)number, 0, 0); }
 
 uint32_t kit_const(lp_kernel *k, int type, uint64_t bits)
@@ -120,7 +126,8 @@ static uint64_t next(uint64_t *s)
     return *s >> 11;
 }
 
-static const double odd[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1e-40, -1e-40, 1e30, -1e30, 3e9, -3e9, 1e19, -1e19, 127.5, 255.5};
+static const double odd[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1e-40, -1e-40, 1e30, -1e30, 3e9,
+    -3e9, 1e19, -1e19, 127.5, 255.5};
 
 static double number(uint64_t *s, bool plain)
 {

@@ -25,8 +25,9 @@ uint32_t kit_reduce(lp_kernel *k, lp_reduce kind, uint32_t value);
 uint32_t kit_scalar(lp_kernel *k, int type, int number);
 uint32_t kit_call(lp_kernel *k, const char *function, int type, uint32_t a, uint32_t b, int operands);
 
-/* ---- running one: interpreter and machine code from the same random inputs; `parts`: also in pieces (maps only). Frees k. NULL or what differs. */
-enum { KIT_PARTS = 1, KIT_IN_PLACE = 2 /* buffer 1 is buffer 0's memory */, KIT_MISALIGNED = 4, KIT_PLAIN = 8 /* no special values */ };
+/* ---- running one: interpreter and machine code from the same random inputs. Frees k (not where it is refused). NULL, or what differs. */
+enum { KIT_PARTS = 1 /* in pieces: kernels of one phase without reductions */, KIT_IN_PLACE = 2 /* buffer 1 is buffer 0's memory */,
+    KIT_MISALIGNED = 4, KIT_PLAIN = 8 /* no special values */ };
 const char *kit_compare(lp_kernel *k, unsigned how, unsigned seed);
 
 int64_t kit_span(const lp_kernel *k, int64_t buffer);   /* elements from the pointer to past the last */
