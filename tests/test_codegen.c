@@ -199,8 +199,8 @@ Test(codegen, random_graphs_interpreted_kernels, .init = interpreted) { random_g
 Test(codegen, threads_do_not_matter)
 {
     static const char *const texts[] = {
-        "graph (%0: f32[600, 1000], %1: f32[1000]) {\n %2 = gelu(%0)\n %3 = softmax(%2) dim=1\n %4 = mul(%3, %1)\n %5 = sum(%4) dims=[1]\n"
-        " return %4, %5\n}\n",
+        ("graph (%0: f32[600, 1000], %1: f32[1000]) {\n %2 = gelu(%0)\n %3 = softmax(%2) dim=1\n %4 = mul(%3, %1)\n %5 = sum(%4) dims=[1]\n"
+        " return %4, %5\n}\n"),
         "graph (%0: f32[700001], %1: f32[]) {\n %2 = exp(%0)\n %3 = tanh(%2)\n %4 = mul(%3, %1)\n return %4\n}\n",
         "graph (%0: f32[3, 200000], %1: f32[3, 1]) {\n %2 = exp(%0)\n %3 = mul(%2, %1)\n %4 = mul_(%0, 2.0)\n return %3\n}\n",
     };
