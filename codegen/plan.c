@@ -297,7 +297,7 @@ static kn_status eager_call(planner *pl, cg_step *st, uint32_t node, const kb_in
     kn_status s = KN_OK;
     for (int k = 0; k < n->n_in && s == KN_OK; k++)
         s = eager_operand(pl, ir_in(g, n, k), &st->bufs[k], &st->places[k]);
-    if (s != KN_OK || kb_op_info((kb_opcode)n->op)->cls == KB_WRITE)
+    if (s != KN_OK || st->write)
         return s;
     if (kb_op_info((kb_opcode)n->op)->cls == KB_VIEW) {    /* a copy, laid out in its operand's shape */
         kb_type t = *ir_type(g, ir_in(g, n, 0));
@@ -331,6 +331,7 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     if (n->n_words)
         memcpy(words, ir_words(g, n), (size_t)n->n_words * sizeof *words);
     st->eager = true;
+    st->write = kb_op_info((kb_opcode)n->op)->cls == KB_WRITE;
     st->call = (kb_call){.op = (kb_opcode)n->op, .math = in.math, .n_in = n->n_in, .n_out = in.n_out, .words = words};
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;

@@ -28,6 +28,9 @@ BINDIR  ?= $(PREFIX)/bin
 ifeq ($(origin CC),default)
 CC := gcc
 endif
+ifneq ($(filter default undefined,$(origin CXX)),)
+CXX := g++
+endif
 ifeq ($(origin AR),default)
 AR := gcc-ar
 endif
@@ -112,6 +115,7 @@ SUPPORT_OBJ := $(SUPPORT_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(TISA_SRC:%.c=$O/%
 BENCH_SRC   := $(wildcard bench/*.c)
 BSUP_SRC    := $(wildcard bench/*/*.c)
 EXAMPLE_SRC := $(wildcard examples/*.c)
+CXX_SRC     := $(wildcard tests/*.cc)
 TOOL_SRC    := $(filter-out tools/gen_%.c,$(wildcard tools/*.c))
 
 SHARED  := $(if $(LIB_OBJ),$B/libkiln.so)
@@ -126,7 +130,7 @@ lib: $(SHARED) $(STATIC)
 	@:
 backend: $(BACKEND)
 	@:
-tests: $(if $(TEST_SRC),$B/tests/kiln-tests) $(PLAIN_SRC:%.c=$B/%)
+tests: $(if $(TEST_SRC),$B/tests/kiln-tests) $(PLAIN_SRC:%.c=$B/%) $(EXAMPLE_SRC:%.c=$B/%) $(CXX_SRC:%.cc=$B/%)
 	@:
 thread-tests: $(patsubst %.c,$B/%,$(filter tests/plain_threads% tests/threads_%,$(PLAIN_SRC)))
 	@:
@@ -277,6 +281,13 @@ $B/bench/%: $O/bench/%.o $B/bench/libsupport.a $(STATIC)
 	$(folder)
 	$(call say,LINK,$@)
 	$(call program,$(BLAS_LIBS))
+
+# The header from C++, against the shared library; a Criterion test runs it
+$(CXX_SRC:%.cc=$B/%): $B/%: %.cc $(SHARED) $O/flags | $(GEN_HEADERS)
+	@mkdir -p $(@D) $O/tests
+	$(call say,CXX,$<)
+	$Q$(CXX) -std=c++17 $(OPT) -Wall -Wextra -pedantic -pthread -Iinclude -Ibuild/include -MMD -MP -MF $O/$(<:.cc=.d) $(LOPT) $< -L$B -lkiln \
+	    '-Wl,-rpath,$$ORIGIN/..' -o $@
 
 # Examples are what a user would write: public headers and the shared library only
 $B/examples/%: $O/examples/%.o $(SHARED)

@@ -175,6 +175,16 @@ static tr_event **path_between(tr_event *begin, tr_event *last, int64_t *n)
     return path;
 }
 
+static kn_status need_slot(tr_frame *f, uint32_t slot);
+
+/* Operands from earlier graphs whose programs dropped them are computed now. */
+static void ready_operands(tr_frame *f, const tr_event *e)
+{
+    for (int k = 0; k < e->n_in; k++)
+        if (tr_kind(e->in[k]) == TR_SLOT && tr_index(e->in[k]) < f->graph_slot && !error_of_operand(f, e->in[k]))
+            need_slot(f, tr_index(e->in[k]));
+}
+
 static kn_status run_ops_to(tr_frame *f, tr_event *last)
 {
     int64_t n;
@@ -192,8 +202,10 @@ static kn_status run_ops_to(tr_frame *f, tr_event *last)
         return KN_E_MEMORY;
     }
     uint64_t before = tr_now();
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        ready_operands(f, path[i]);
         run_event(f, path[i]);
+    }
     f->program_ns += tr_now() - before;
     kb_free(path);
     fill_range(f, f->graph_slot, f->n_slots);
@@ -207,6 +219,7 @@ kn_status tr_run_ops(tr_frame *f) { return run_ops_to(f, f->at); }
 static kn_status compute_slot(tr_frame *f, uint32_t want)
 {
     uint8_t *need = kb_calloc(want + 1, 1);
+    bool failed = f->failed;
     if (!need)
         return KN_E_MEMORY;
     f->failed = false;
@@ -227,7 +240,9 @@ static kn_status compute_slot(tr_frame *f, uint32_t want)
         if (need[s] && !f->slots[s].storage && !f->slots[s].error)
             run_event(f, f->slots[s].event);
     kb_free(need);
-    return f->failed ? kb_error_status() : KN_OK;
+    kn_status s = f->failed ? kb_error_status() : KN_OK;
+    f->failed |= failed;
+    return s;
 }
 
 /* The graph that made root slot s should have output it. */
@@ -386,6 +401,40 @@ static bool covers(const tr_frame *f, const tr_variant *v, const tr_graph *g)
     return true;
 }
 
+/* ---- KN_CHECK: a program's values against the op interpreter's -------------------------------------------------------------------------- */
+static bool same_values(const void *a, const void *b, const kb_layout *l)
+{
+    const float *x = a, *y = b;
+    const double *p = a, *q = b;
+    bool f32 = l->dtype == KN_F32, f64 = l->dtype == KN_F64;
+    if (!f32 && !f64)
+        return memcmp(a, b, (size_t)l->numel * kb_dtype_bytes(l->dtype)) == 0;
+    for (int64_t i = 0; i < l->numel; i++)
+        if (f32 ? memcmp(&x[i], &y[i], 4) && (x[i] == x[i] || y[i] == y[i]) : memcmp(&p[i], &q[i], 8) && (p[i] == p[i] || q[i] == q[i]))
+            return false;                       /* a NaN's sign and payload are nobody's promise */
+    return true;
+}
+
+/* Ops of a graph that doesn't write may run a second time. A difference is told on stderr, counted, and the interpreter's values stand. */
+static void check_program(tr_frame *f, const tr_graph *g, const tr_variant *v)
+{
+    for (int i = 0; i < v->n_outputs; i++) {
+        uint32_t s = v->outputs[i];
+        rt_storage *got = f->slots[s].storage;
+        f->slots[s].storage = NULL;
+        if (compute_slot(f, s) != KN_OK || !f->slots[s].storage) {
+            f->slots[s].storage = got;
+            continue;
+        }
+        if (!same_values(got->data, f->slots[s].storage->data, tr_out_of(f, s)->layout)) {
+            fprintf(stderr, "kiln: KN_CHECK: graph %d of %s gives other bits than its operators for '%s' at %s\n", g->number, kn_class_name(f->module->target),
+                    kb_op_info((kb_opcode)f->slots[s].event->op)->name, f->slots[s].event->site ? f->slots[s].event->site : "?");
+            atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
+        }
+        rt_storage_release(got);
+    }
+}
+
 static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v)
 {
     char local[2048] __attribute__((aligned(16)));
@@ -394,6 +443,8 @@ static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v)
         return KN_E_MEMORY;
     kn_status s = run_program(f, v, &r);
     kb_free(r.block);
+    if (s == KN_OK && !g->writes && __builtin_expect(atomic_load_explicit(&g->runs, memory_order_relaxed) <= f->module->check_runs, 0))
+        check_program(f, g, v);
     if (s == KN_OK)
         fill_range(f, g->first_slot, g->end_slot);
     return s;
