@@ -22,6 +22,8 @@ CASE          ?=
 BENCH_ARGS    ?= $(CASE)
 FUZZ_SECONDS  ?= 60
 T             ?=
+CASES         ?= tests/golden/ops.json
+CONFORMANCE_ARGS ?=
 
 .PHONY: all
 all: deps               ## the optimised library, its LLVM backend and the tools, in build/
@@ -36,6 +38,11 @@ run: deps               ## build what the main example needs and run it (RUN=nam
 test: deps deps-test    ## every test in the optimised build, or those that match: T=suite/name
 	+@$(SUB) all tests
 	@tools/run-tests.sh build '$(T)'
+
+.PHONY: conformance
+conformance: deps       ## the cases of a file through eager, compiled and interpreted code (CASES=FILE.json CONFORMANCE_ARGS='--filter OP')
+	+@$(SUB) lib backend build/tests/conformance
+	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/tests/conformance $(CASES) $(CONFORMANCE_ARGS)
 
 .PHONY: debug
 debug: deps             ## the library under the address and undefined-behaviour sanitizers, in build/debug/
@@ -64,7 +71,7 @@ fuzz: deps              ## random programs, each form against the others, for FU
 .PHONY: exhaustive
 exhaustive: deps        ## every input of the scalar functions; minutes to hours
 	+@$(SUB) lib backend exhaustives
-	@tools/run-each.sh 'exhaustive_*'
+	@tools/run-each.sh '*_sweep' all 1
 
 .PHONY: bless
 bless: deps deps-test   ## rewrite the golden IR from what the passes give now; read the diff before committing it

@@ -269,7 +269,7 @@ static kn_status check_operands(const kb_infer *in)
     if (in->op == OP_custom)                    /* its own signature says what its operands are */
         return KN_OK;
     if (o->n_operands < 0) {
-        for (int k = 0; k < in->n_in; k++)
+        for (int k = 0; k < in->n_in && in->op != OP_custom; k++)    /* whose own signature says which are numbers */
             if (check_operand(&o->args[0], &in->in[k], k))
                 return kb_error_status();
         return in->n_in ? KN_OK : kb_fail(KN_E_VALUE, "needs at least one tensor");

@@ -141,7 +141,7 @@ kn_status infer_linear(kb_infer *in)
 kn_status infer_embedding(kb_infer *in)
 {
     char a[KR_TEXT];
-    const kb_type *x = &in->in[0], *w = &in->in[1];
+    const kb_type *w = &in->in[0], *x = &in->in[1];
     if (x->dtype != KN_I64 && x->dtype != KN_I32)
         return kb_fail(KN_E_DTYPE, "the indices must be i64 or i32, not %s", kr_dtype(x->dtype));
     if (w->rank != 2)

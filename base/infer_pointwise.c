@@ -1,8 +1,9 @@
 /* infer_pointwise.c: dtype and shape of pointwise operators and of writes, by PyTorch's promotion and broadcasting.
  *
- * `math` is where arithmetic happens: the promoted type, f32 for f16 and bf16; of conversions it is the target's dtype. Numbers given as `f` (alpha, beta …)
- * never take part in promotion. Refused: what PyTorch refuses on bools (subtraction, negation, rounding …), integer lerp and addcdiv, conditions that are no bools,
- * writes that would grow their target, or whose result does not convert to the target's category, or whose target holds an element more than once.
+ * `math` is where arithmetic happens: the promoted type, f32 for f16 and bf16; of conversions it is the target's dtype. Numbers given as `f`
+ * (alpha, beta …) never take part in promotion. Refused: what PyTorch refuses on bools (subtraction, negation, rounding …), integer lerp and addcdiv,
+ * conditions that are no bools, writes that would grow their target, or whose result does not convert to the target's category, or whose target holds
+ * an element more than once.
  */
 #include "base/infer_rules.h"
 #include <stdio.h>
@@ -11,8 +12,8 @@
 /* Ops that PyTorch does not define on bools, by their promoted type. */
 static bool refuses_bool(kb_opcode op)
 {
-    static const uint16_t list[] = {OP_neg, OP_abs, OP_relu, OP_floor, OP_ceil, OP_round, OP_trunc, OP_fmod, OP_remainder, OP_pow, OP_clamp, OP_div,
-                                    OP_relu6, OP_hardtanh, OP_threshold};
+    static const uint16_t list[] = {OP_neg, OP_abs, OP_relu, OP_floor, OP_ceil, OP_round, OP_trunc,
+                                    OP_fmod, OP_remainder, OP_pow, OP_clamp, OP_div, OP_addcmul, OP_relu6, OP_hardtanh, OP_threshold};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         if (list[i] == op)
             return true;

@@ -4,7 +4,6 @@
  * A kernel is a pure function of its arguments: operands and words in, results written to `out`. Buffers may be strided, operands may be weak
  * scalars (rank 0, dtype bool, i64 or f64, pointing at the value) or absent (data and layout NULL). Results are allocated by the caller as inference said;
  * for an in-place op out[0] is operand 0's own buffer (strided as it is), and may have a dtype other than the math type: the kernel converts.
- * Of several results those after the first may have no data (NULL): nobody wants them.
  * A kernel that fails (index out of range, memory) records the sentence and returns its status.
  */
 #ifndef KB_KERNEL_H

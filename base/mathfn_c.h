@@ -11,7 +11,7 @@
  *   #define LOOP(name, sig, res, expr) LOOP_##sig(name)          (one loop shape a signature; it calls kb_##name##_f32)
  *   #define KB_BODY_FLT LOOP … the classes of the dtype: f32 FLT F32 NUM ALL, f64 FLT F64 NUM ALL, integers INT NUM ALL, bool BOOL ALL
  *   #include "base/bodies.def"
- * as runtime/kernels/isa/mathtest.c does.
+ * as tests/isa/mathtest.c does.
  */
 #ifndef KB_MATHFN_C_H
 #define KB_MATHFN_C_H

@@ -211,6 +211,10 @@ int main(int argc, char **argv)
         measure(k, label)
     CASE("cheap chain 16M", chain(16384, 1024, false, false));
     CASE("cheap chain 16M streaming", chain(16384, 1024, false, true));
+    CASE("cheap chain 4M", chain(4096, 1024, false, false));
+    CASE("cheap chain 4M streaming", chain(4096, 1024, false, true));
+    CASE("cheap chain 1M", chain(1024, 1024, false, false));
+    CASE("cheap chain 1M streaming", chain(1024, 1024, false, true));
     CASE("cheap chain 64K", chain(64, 1024, false, false));
     CASE("cheap chain rows of 10", chain(6400, 10, false, false));
     CASE("mixed chain 16M", chain(16384, 1024, true, false));

@@ -148,6 +148,7 @@ typedef struct cg_step {
     int64_t rows, inner, n_split, grain;        /* what is split among threads; grain past n_split: never */
     bool by_rows;
     /* an eager call */
+    bool write;
     kb_call call;
     kb_buf *bufs;               /* operands, then results, of the call; data patched in a copy */
     cg_place *places;

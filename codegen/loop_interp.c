@@ -91,7 +91,8 @@ static cell arith(lp_op op, uint8_t t, cell a, cell b, cell c)
     return r;
 }
 
-#define COMPARE(x, y) (op == LP_LT ? (x) < (y) : op == LP_LE ? (x) <= (y) : op == LP_GT ? (x) > (y) : op == LP_GE ? (x) >= (y) : op == LP_EQ ? (x) == (y) : (x) != (y))
+#define COMPARE(x, y)                                                                                                              \
+    (op == LP_LT ? (x) < (y) : op == LP_LE ? (x) <= (y) : op == LP_GT ? (x) > (y) : op == LP_GE ? (x) >= (y) : op == LP_EQ ? (x) == (y) : (x) != (y))
 static bool compare(lp_op op, uint8_t t, cell a, cell b)
 {
     if (t == KN_F32) return COMPARE(a.f, b.f);
@@ -294,16 +295,10 @@ void lp_interpret(const lp_kernel *k, void *const *ptrs, const int64_t *scalars,
     int64_t n_folds = 0;
     for (int64_t i = 0; i < k->n_insts; i++)
         n_folds += k->insts[i].op == LP_REDUCE;
-    run r = {.k = k, .ptrs = ptrs, .scalars = scalars};
-    r.v = kb_alloc((size_t)(k->n_insts + 1) * sizeof *r.v);
-    r.fold_of = kb_alloc((size_t)(k->n_insts + 1) * sizeof *r.fold_of);
-    r.folds = kb_alloc((size_t)(n_folds + 1) * sizeof *r.folds);
-    if (!r.v || !r.fold_of || !r.folds) {
-        kb_free(r.v);
-        kb_free(r.fold_of);
-        kb_free(r.folds);
-        return;
-    }
+    cell v[k->n_insts + 1];             /* on the stack: it can't fail, and kernels are small */
+    int64_t fold_of[k->n_insts + 1];
+    fold folds[n_folds + 1];
+    run r = {.k = k, .ptrs = ptrs, .scalars = scalars, .v = v, .fold_of = fold_of, .folds = folds};
     for (int64_t i = 0, at = 0; i < k->n_insts; i++)
         r.fold_of[i] = k->insts[i].op == LP_REDUCE ? at++ : 0;
     for (int64_t row = row0; row < row1; row++) {
@@ -315,7 +310,4 @@ void lp_interpret(const lp_kernel *k, void *const *ptrs, const int64_t *scalars,
         for (int p = 0; p < k->n_phases; p++)
             run_phase(&r, &k->phases[p], i0, i1);
     }
-    kb_free(r.v);
-    kb_free(r.fold_of);
-    kb_free(r.folds);
 }

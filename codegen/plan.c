@@ -275,7 +275,7 @@ static kn_status eager_operand(planner *pl, ir_ref r, kb_buf *buf, cg_place *pla
     return buf->layout ? KN_OK : kb_error_status();
 }
 
-/* Result k of an operator: its own storage, or that of the projection that names it; a further result that has no use gets no memory. */
+/* Result k of an operator: its own storage, or that of the projection that names it. */
 static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *t, kb_buf *buf, cg_place *place)
 {
     const ir_graph *g = pl->f->g;
@@ -284,7 +284,12 @@ static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *
         if (g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == node && g->nodes[i].attr == (uint32_t)k)
             root = g->nodes[i].root;
     buf->layout = layout(pl, t);
-    *place = root == UINT32_MAX ? (cg_place){CG_SLOT_NULL, 0} : place_of(pl, root, 0);
+    if (root == UINT32_MAX) {   /* nobody projects it: a place of its own, past everything else */
+        *place = (cg_place){CG_SLOT_ARENA, pl->p->arena_bytes};
+        pl->p->arena_bytes += padded(cg_numel(t) * (int64_t)kb_dtype_bytes(t->dtype));
+    } else {
+        *place = place_of(pl, root, 0);
+    }
     return buf->layout ? KN_OK : kb_error_status();
 }
 
@@ -295,7 +300,7 @@ static kn_status eager_call(planner *pl, cg_step *st, uint32_t node, const kb_in
     kn_status s = KN_OK;
     for (int k = 0; k < n->n_in && s == KN_OK; k++)
         s = eager_operand(pl, ir_in(g, n, k), &st->bufs[k], &st->places[k]);
-    if (s != KN_OK || kb_op_info((kb_opcode)n->op)->cls == KB_WRITE)
+    if (s != KN_OK || st->write)
         return s;
     if (kb_op_info((kb_opcode)n->op)->cls == KB_VIEW) {    /* a copy, laid out in its operand's shape */
         kb_type t = *ir_type(g, ir_in(g, n, 0));
@@ -329,6 +334,7 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     if (n->n_words)
         memcpy(words, ir_words(g, n), (size_t)n->n_words * sizeof *words);
     st->eager = true;
+    st->write = kb_op_info((kb_opcode)n->op)->cls == KB_WRITE;
     st->call = (kb_call){.op = (kb_opcode)n->op, .math = in.math, .n_in = n->n_in, .n_out = in.n_out, .words = words};
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;

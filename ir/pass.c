@@ -1,6 +1,7 @@
 /* pass.c: the table of passes, the first of them, and the one runner.
  *
- * A pass reads a graph and gives a new one. Around each: verify, run, verify, dump. Inputs and scalars are the graph's signature: no pass drops or reorders them.
+ * A pass reads a graph and gives a new one. Around each: verify, run, verify, dump. Inputs and scalars are the graph's signature: no pass drops or
+ * reorders them.
  */
 #include "ir/internal.h"
 #include "base/env.h"

@@ -28,6 +28,9 @@ BINDIR  ?= $(PREFIX)/bin
 ifeq ($(origin CC),default)
 CC := gcc
 endif
+ifneq ($(filter default undefined,$(origin CXX)),)
+CXX := g++
+endif
 ifeq ($(origin AR),default)
 AR := gcc-ar
 endif
@@ -98,18 +101,21 @@ GEN_HEADERS := $(if $(GENERATED),build/include/kiln/ops.h) build/gen/config.h
 LIB_OBJ     := $(strip $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$O/%.$i.o)) $(GENERATED:build/%.c=$O/%.o))
 BACKEND_OBJ := $(BACKEND_SRC:%.c=$O/%.o)
 
-# tests/test_*.c: one Criterion program. fuzz_*, exhaustive_*: a program each. Any other file there that has a main (plain_*, by custom):
-# a program that `make test` runs. The rest, and tests/support/, is shared by all of them.
+# tests/test_*.c: one Criterion program. fuzz_*: a program each. Any other file there that has a main (plain_*, by custom): a program that
+# `make test` runs; *_sweep, run by itself, samples what `make exhaustive` has it do in full. The rest, tests/support/ and tests/isa/
+# (compiled like the kernels, once per instruction set) are shared by all of them.
 TEST_SRC    := $(wildcard tests/test_*.c tests/*/test_*.c)
 FUZZ_SRC    := $(wildcard tests/fuzz_*.c)
-EXHAUST_SRC := $(wildcard tests/exhaustive_*.c)
-OTHER_SRC   := $(filter-out $(TEST_SRC) $(FUZZ_SRC) $(EXHAUST_SRC),$(wildcard tests/*.c))
+OTHER_SRC   := $(filter-out $(TEST_SRC) $(FUZZ_SRC),$(wildcard tests/*.c))
 PLAIN_SRC   := $(sort $(if $(OTHER_SRC),$(shell grep -lw '^int main' $(OTHER_SRC))))
 SUPPORT_SRC := $(filter-out $(PLAIN_SRC),$(OTHER_SRC)) $(wildcard tests/support/*.c)
+TISA_SRC    := $(wildcard tests/isa/*.c)
+SUPPORT_OBJ := $(SUPPORT_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(TISA_SRC:%.c=$O/%.$i.o))
 # bench/*.c: a program each, bench/*/*.c shared by them
 BENCH_SRC   := $(wildcard bench/*.c)
 BSUP_SRC    := $(wildcard bench/*/*.c)
 EXAMPLE_SRC := $(wildcard examples/*.c)
+CXX_SRC     := $(wildcard tests/*.cc)
 TOOL_SRC    := $(filter-out tools/gen_%.c,$(wildcard tools/*.c))
 
 SHARED  := $(if $(LIB_OBJ),$B/libkiln.so)
@@ -124,7 +130,7 @@ lib: $(SHARED) $(STATIC)
 	@:
 backend: $(BACKEND)
 	@:
-tests: $(if $(TEST_SRC),$B/tests/kiln-tests) $(PLAIN_SRC:%.c=$B/%)
+tests: $(if $(TEST_SRC),$B/tests/kiln-tests) $(PLAIN_SRC:%.c=$B/%) $(EXAMPLE_SRC:%.c=$B/%) $(CXX_SRC:%.cc=$B/%)
 	@:
 thread-tests: $(patsubst %.c,$B/%,$(filter tests/plain_threads% tests/threads_%,$(PLAIN_SRC)))
 	@:
@@ -132,7 +138,7 @@ benches: $(BENCH_SRC:%.c=$B/%)
 	@:
 fuzzers: $(FUZZ_SRC:%.c=$B/%)
 	@:
-exhaustives: $(EXHAUST_SRC:%.c=$B/%)
+exhaustives: $(patsubst %.c,$B/%,$(filter %_sweep.c,$(PLAIN_SRC)))
 	@:
 examples: $(EXAMPLE_SRC:%.c=$B/%)
 	@:
@@ -178,7 +184,7 @@ $O/flags: FORCE
 
 # What is linked of which files: when one comes or goes, everything is linked anew, or a stale archive would keep what it held
 $O/members: FORCE
-	$(shell mkdir -p $(@D))$(file >$@.new,$(LIB_OBJ) $(BACKEND_OBJ) $(TEST_SRC) $(SUPPORT_SRC) $(BSUP_SRC))
+	$(shell mkdir -p $(@D))$(file >$@.new,$(LIB_OBJ) $(BACKEND_OBJ) $(TEST_SRC) $(SUPPORT_OBJ) $(BSUP_SRC))
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 # ---- objects ----------------------------------------------------------------------------------------------------------------------
@@ -191,6 +197,10 @@ $O/runtime/kernels/isa/%.$1.o: runtime/kernels/isa/%.c $(AFTER)
 	$$(folder)
 	$$(call say,CC,$$< ($1))
 	$$(call compile,$$(LIBRARY_CFLAGS) $$(OPT3) $$(ISA_$1) -DKB_ISA_SUFFIX=$1)
+$O/tests/isa/%.$1.o: tests/isa/%.c $(AFTER)
+	$$(folder)
+	$$(call say,CC,$$< ($1))
+	$$(call compile,$$(PROGRAM_CFLAGS) $$(OPT3) $$(ISA_$1) -DKB_ISA_SUFFIX=$1)
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 
@@ -247,7 +257,7 @@ $(TOOLS): $B/%: $O/tools/%.o $(STATIC)
 	$(call say,LINK,$@)
 	$(call program)
 
-$B/tests/libsupport.a: $(SUPPORT_SRC:%.c=$O/%.o) $O/members
+$B/tests/libsupport.a: $(SUPPORT_OBJ) $O/members
 	$(folder)
 	@rm -f $@
 	$Q$(AR) rcs $@ $(filter %.o,$^)
@@ -271,6 +281,13 @@ $B/bench/%: $O/bench/%.o $B/bench/libsupport.a $(STATIC)
 	$(folder)
 	$(call say,LINK,$@)
 	$(call program,$(BLAS_LIBS))
+
+# The header from C++, against the shared library; a Criterion test runs it
+$(CXX_SRC:%.cc=$B/%): $B/%: %.cc $(SHARED) $O/flags | $(GEN_HEADERS)
+	@mkdir -p $(@D) $O/tests
+	$(call say,CXX,$<)
+	$Q$(CXX) -std=c++17 $(OPT) -Wall -Wextra -pedantic -pthread -Iinclude -Ibuild/include -MMD -MP -MF $O/$(<:.cc=.d) $(LOPT) $< -L$B -lkiln \
+	    '-Wl,-rpath,$$ORIGIN/..' -o $@
 
 # Examples are what a user would write: public headers and the shared library only
 $B/examples/%: $O/examples/%.o $(SHARED)
@@ -299,14 +316,16 @@ install: all
 print-prefix:
 	@echo '$(PREFIX)'
 list-sources:
-	@printf '%s\n' $(LIB_SRC:%='library %') $(ISA_SRC:%='isa %') $(BACKEND_SRC:%='backend %') $(GENERATED:%='library %') \
-	    $(foreach s,$(TEST_SRC) $(PLAIN_SRC) $(FUZZ_SRC) $(EXHAUST_SRC) $(SUPPORT_SRC) $(BENCH_SRC) $(BSUP_SRC) $(TOOL_SRC),'program $s') \
+	@printf '%s\n' $(LIB_SRC:%='library %') $(ISA_SRC:%='isa %') $(TISA_SRC:%='isa %') $(BACKEND_SRC:%='backend %') $(GENERATED:%='library %') \
+	    $(foreach s,$(TEST_SRC) $(PLAIN_SRC) $(FUZZ_SRC) $(SUPPORT_SRC) $(TOOL_SRC),'program $s') \
+	    $(foreach s,$(BENCH_SRC) $(BSUP_SRC),'bench $s') \
 	    $(EXAMPLE_SRC:%='example %')
 print-flags:
 	@echo 'library $(LIBRARY_CFLAGS)'
 	@echo 'isa $(LIBRARY_CFLAGS) -DKB_ISA_SUFFIX=baseline'
 	@echo 'backend $(LIBRARY_CFLAGS) $(LLVM_CFLAGS)'
 	@echo 'program $(PROGRAM_CFLAGS)'
+	@echo 'bench $(PROGRAM_CFLAGS) $(BLAS_CFLAGS)'
 	@echo 'example $(EXAMPLE_CFLAGS)'
 
 # Kept between runs, and never mistaken for leftovers

@@ -151,7 +151,10 @@ void rt_handles_return(rt_ctx *ctx);            /* the thread ends: its free han
 void rt_tensor_destroy(kn_tensor *t);           /* count reached zero */
 static inline void rt_release(kn_tensor *t)
 {
-    if (t && !(t->flags & RT_T_STATIC) && atomic_fetch_sub_explicit(&t->count, 1, memory_order_acq_rel) == 1)
+    if (!t || t->flags & RT_T_STATIC)
+        return;
+    /* the only count is ours to give up: nobody can be taking another, so no locked instruction is needed */
+    if (atomic_load_explicit(&t->count, memory_order_acquire) == 1 || atomic_fetch_sub_explicit(&t->count, 1, memory_order_acq_rel) == 1)
         rt_tensor_destroy(t);
 }
 static inline kn_tensor *rt_retain(kn_tensor *t)     /* no trace notice: for the library's own counts */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "runtime/kernels/isa/mathtest.h"
+#include "tests/isa/mathtest.h"
 
 enum { BLOCK = 4096 };
 

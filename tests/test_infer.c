@@ -247,8 +247,8 @@ Test(infer, products)
     REFUSES(KN_E_SHAPE, "flatten the input from there", linear, W(0), "f32[2, 1, 28, 28]", "f32[8, 784]");
     REFUSES(KN_E_SHAPE, "a row of it has 3136 values", linear, W(0), "f32[2, 3136]", "f32[8, 9216]");
     REFUSES(KN_E_SHAPE, "bias must be [8]", linear, W(0), "f32[2, 3]", "f32[8, 3]", "f32[3]");
-    GIVES("f32[2, 5, 16]", embedding, W(0), "i64[2, 5]", "f32[100, 16]");
-    REFUSES(KN_E_DTYPE, "indices", embedding, W(0), "f32[2]", "f32[100, 16]");
+    GIVES("f32[2, 5, 16]", embedding, W(0), "f32[100, 16]", "i64[2, 5]");
+    REFUSES(KN_E_DTYPE, "indices", embedding, W(0), "f32[100, 16]", "f32[2]");
 }
 
 Test(infer, makers)

@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "ir/ir.h"
+#include "tests/support/ir_random.h"
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -169,7 +170,9 @@ Test(ir, garbage)
 }
 
 /* ---- verifier ------------------------------------------------------------------------------------------------------------------------ */
-#define SMALL "graph (%0: f32[2, 3], %1: f32[3]) {\n  %2 = add(%0, %1)\n  %3 = transpose(%2) dim0=0 dim1=1\n  %4 = mul_(%3, 2)\n  %5 = relu(%2)\n  return %5\n}\n"
+#define SMALL \
+    "graph (%0: f32[2, 3], %1: f32[3]) {\n  %2 = add(%0, %1)\n  %3 = transpose(%2) dim0=0 dim1=1\n  %4 = mul_(%3, 2)\n" \
+    "  %5 = relu(%2)\n  return %5\n}\n"
 
 static void broken(const char *words, void (*damage)(ir_graph *g))
 {
@@ -392,7 +395,7 @@ Test(ir, interpret_failure)
 {
     float w[8] = {0}, count[1] = {0};
     int64_t index[2] = {1, 9};
-    ir_graph *g = parsed("graph (%0: f32[1], %1: i64[2], %2: f32[4, 2]) {\n %3 = neg(%2)\n %4 = add_(%0, 1)\n %5 = embedding(%1, %3)\n %6 = add_(%0, 1)\n return %5\n}");
+    ir_graph *g = parsed("graph (%0: f32[1], %1: i64[2], %2: f32[4, 2]) {\n %3 = neg(%2)\n %4 = add_(%0, 1)\n %5 = embedding(%3, %1)\n %6 = add_(%0, 1)\n return %5\n}");
     ir_value out[1];
     size_t before = kb_data_stats().live;
     cr_expect_eq(ir_interpret(g, (void *const[]){count, index, w}, NULL, out), KN_E_INDEX, "%s", kb_error_text());
@@ -400,6 +403,86 @@ Test(ir, interpret_failure)
     cr_expect_null(out[0].data);
     cr_expect_eq(kb_data_stats().live, before);
     ir_free(g);
+}
+
+/* A short run of fuzz_ir: folding, uniting and dropping change no bit of outputs or of the inputs' memory. */
+Test(ir, random)
+{
+    for (uint64_t seed = 1; seed <= 2000; seed++) {
+        ir_graph *g = ir_random_graph(seed, 4 + (int)(seed % 24));
+        cr_assert(g);
+        const char *why = ir_random_differs(g, (const char *const[]){"fold", "dce"}, 2, seed);
+        cr_assert_null(why, "seed %llu: %s", (unsigned long long)seed, why);
+        ir_free(g);
+    }
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------------------------- */
+static long allowed, live;
+
+static void *counting(void *user, void *old, size_t size, size_t align)
+{
+    (void)user;
+    if (size && --allowed < 0)
+        return NULL;
+    if (!size) {
+        live -= old != NULL;
+        free(old);
+        return NULL;
+    }
+    void *p = NULL;
+    if (old)
+        return realloc(old, size);
+    if (posix_memalign(&p, align < 16 ? 16 : align, size))
+        return NULL;
+    live++;
+    return p;
+}
+
+static bool whole_job(const char *text)
+{
+    char error[512];
+    float x[64] = {0}, y[64] = {0};
+    bool ok = false;
+    ir_graph *g = run_named(ir_parse(text, error, sizeof error), "fold,dce");
+    if (!g)
+        return false;
+    ir_value out[4] = {{0}};
+    char *printed = ir_print(g);
+    ok = printed && ir_hash(g) && ir_interpret(g, (void *const[]){x, y}, NULL, out) == KN_OK;
+    kb_free(printed);
+    for (int i = 0; i < 4; i++)
+        if (out[i].data)
+            kb_data_free(out[i].data, (size_t)out[i].bytes);
+    ir_free(g);
+    return ok;
+}
+
+/* Every allocation of a job fails once: a clean failure each time, and nothing is left. */
+Test(ir, each_allocation_fails)
+{
+    const char *text = "graph (%0: f32[2, 3], %1: f32[3]) {\n  %2 = add(%0, %1)  ; a.b  c.c:1\n  %3 = transpose(%2) dim0=0 dim1=1\n  %4 = mul_(%3, 2)\n"
+                       "  %5 = reshape(%3) shape=[-1]\n  %6 = copy_(%1, %1)\n  %7 = slice(%5) dim=0 start=0 end=5 step=1\n  %8 = slice(%5) dim=0 start=1 end=6 step=1\n"
+                       "  %9 = copy_(%7, %8)\n  return %5, %2\n}\n";
+    cr_assert_eq(kn_alloc_hook(counting, NULL), KN_OK);
+    allowed = 1000000;
+    cr_assert(kb_thread_get());
+    cr_assert(whole_job(text), "%s", kb_error_text());         /* tables and thread state that stay */
+    kb_data_trim();
+    long before = live, n = 0;
+    for (bool done = false; !done; n++) {
+        allowed = n;
+        done = whole_job(text);
+        bool failed = allowed < 0;
+        allowed = 1000000;
+        kb_data_trim();
+        cr_expect(done || failed, "failed at %ld without a failed allocation: %s", n, kb_error_text());
+        cr_expect_eq(live, before, "allocation %ld: %ld blocks are left", n, live - before);
+        if (!done)
+            cr_expect_eq(kb_error_status(), KN_E_MEMORY, "allocation %ld: %s", n, kb_error_text());
+        cr_assert(n < 2000);
+    }
+    cr_expect(n > 50, "only %ld allocations", n);
 }
 
 /* ---- passes ------------------------------------------------------------------------------------------------------------------------------ */

@@ -162,6 +162,73 @@ Test(llvm, storage_types)
     }
 }
 
+/* Half formats, from their definition: `fraction` bits, `bias`; subnormals, infinities, NaNs */
+static double half_value(unsigned bits, int fraction, int bias)
+{
+    int e = (int)(bits & 0x7fff) >> fraction, top = (1 << (15 - fraction)) - 1;
+    double f = bits & ((1u << fraction) - 1);
+    double v = e == top ? (f != 0 ? NAN : INFINITY) : e ? ldexp(f + (1 << fraction), e - bias - fraction) : ldexp(f, 1 - bias - fraction);
+    return bits & 0x8000 ? -v : v;
+}
+
+/* x to the nearest of the format's values, ties to even, as a number */
+static double half_round(float x, int fraction, int bias)
+{
+    int e;
+    if (x == 0 || isnan(x) || isinf(x))
+        return x;
+    frexp(x, &e);
+    double step = ldexp(1, (e - 1 < 1 - bias ? 1 - bias : e - 1) - fraction), r = rint(x / step) * step;
+    return fabs(r) >= ldexp(1, bias + 1) ? copysign(INFINITY, x) : r;
+}
+
+static void half_format(kn_dtype t, int fraction, int bias)
+{
+    const cg_backend *b = kit_open();
+    cr_assert_not_null(b);
+    static uint16_t all[65536], again[65536];
+    static float wide[65536], x[65536];
+    for (unsigned i = 0; i < 65536; i++) {
+        uint32_t bits = i * 2654435761u;
+        all[i] = (uint16_t)i;
+        memcpy(&x[i], &bits, sizeof bits);
+        if (i % 2)
+            x[i] = (float)half_value(i, fraction, bias) * (1 + (float)(i % 5) / (float)(2 << fraction));    /* at and near ties */
+    }
+    EACH_ISA {
+        lp_kernel *k = kit_kernel("half", 0, NULL, 65536);
+        uint32_t in = kit_buffer(k, t, false), out1 = kit_buffer(k, KN_F32, true), in2 = kit_buffer(k, KN_F32, false),
+            out2 = kit_buffer(k, t, true);
+        lp_open_phase(k, LP_MAP);
+        kit_store(k, kit_op(k, LP_CVT, KN_F32, kit_load(k, in), 0, 0), out1);
+        kit_store(k, kit_op(k, LP_CVT, t, kit_load(k, in2), 0, 0), out2);
+        void *ptrs[] = {all, wide, x, again};
+        lp_fn fn;
+        double ms;
+        size_t bytes;
+        cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        lp_free(k);
+        if (t == KN_F16 && isa_ == 0) {     /* no instruction for it */
+            cr_assert_null(c);
+            cr_assert_not_null(strstr(kit_failure(), "f16"));
+            continue;
+        }
+        cr_assert_not_null(c, "%s", kit_failure());
+        fn(ptrs, NULL, 0, 1, 0, 65536);
+        for (unsigned i = 0; i < 65536; i++) {
+            double want = half_value(i, fraction, bias), got = half_value(again[i], fraction, bias), near = half_round(x[i], fraction,
+                bias);
+            cr_assert(isnan(want) ? isnan(wide[i]) : wide[i] == want && !signbit(wide[i]) == !(i >> 15), "%s: %x is %g", isas[isa_], i,
+                wide[i]);
+            cr_assert(isnan(near) ? isnan(got) : got == near && !signbit(got) == !signbit(x[i]), "%s: %a is %a", isas[isa_], x[i], got);
+        }
+        b->release(c);
+    }
+}
+
+Test(llvm, conversions_f16) { half_format(KN_F16, 10, 15); }
+Test(llvm, conversions_bf16) { half_format(KN_BF16, 7, 127); }
+
 /* ---- shapes ------------------------------------------------------------------------------------------------------------------------ */
 /* relu(x * w + b) with a broadcast row, a broadcast column, scalars and coordinates */
 static lp_kernel *mixed_map(int n_outer, const int64_t *outer, int64_t n)
@@ -328,6 +395,35 @@ Test(llvm, extremum_zeros_and_nans)
             fn(ptrs, NULL, 0, 1, 0, n);
             cr_assert(isnan(result));
         }
+        b->release(c);
+        lp_free(k);
+    }
+}
+
+/* Empty lanes and the start of a total add nothing, not even a sign */
+Test(llvm, sums_of_negative_zeros)
+{
+    const cg_backend *b = kit_open();
+    cr_assert_not_null(b);
+    static float x[10000];
+    for (int i = 0; i < 10000; i++)
+        x[i] = -0.0f;
+    EACH_ISA for (int i = 0; i < N_TAILS; i++) {
+        lp_kernel *k = kit_kernel("zeros", 0, NULL, tails[i]);
+        uint32_t bx = kit_buffer(k, KN_F32, false), bo = kit_row_buffer(k, KN_F32, true);
+        lp_open_phase(k, LP_MAP);
+        uint32_t r = kit_reduce(k, LP_RED_SUM, kit_load(k, bx));
+        lp_open_phase(k, LP_ROW);
+        kit_store(k, r, bo);
+        lp_fn fn;
+        double ms;
+        size_t bytes;
+        cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        cr_assert_not_null(c, "%s", kit_failure());
+        float sum = 1;
+        void *ptrs[] = {x, &sum};
+        fn(ptrs, NULL, 0, 1, 0, tails[i]);
+        cr_assert(sum == 0 && signbit(sum), "%s, %lld elements", isas[isa_], (long long)tails[i]);
         b->release(c);
         lp_free(k);
     }

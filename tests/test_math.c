@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/mathfn_c.h"
-#include "runtime/kernels/isa/mathtest.h"
+#include "tests/isa/mathtest.h"
 
 static int32_t bits(float f)
 {

@@ -2,7 +2,8 @@
  *
  *   kn-opt [-p fold,dce] [--verify] [--run] [--list] [--quiet] [file.kn | -]
  *
- * --verify checks the graph before anything else and says ok; --run interprets it on inputs that are the same in every run and prints the outputs.
+ * A golden test's file will do: what follows its "; expect" line is left out. --verify checks the graph before anything else and says ok; --run
+ * interprets it on inputs that are the same in every run and prints the outputs.
  * Exit status: 0 done, 1 the graph or a pass failed, 2 wrong usage.
  */
 #include "base/error.h"
@@ -159,7 +160,9 @@ static int list_passes(void)
 
 static int work(char *text, const char *file, const char *const *passes, int n, bool verify, bool run, bool quiet)
 {
-    char error[1024];
+    char error[1024], *expected = strstr(text, "\n; expect\n");
+    if (expected)
+        expected[1] = 0;
     ir_graph *g = ir_parse(text, error, sizeof error);
     if (!g) {
         fprintf(stderr, "kn-opt: %s: %s\n", file, error);

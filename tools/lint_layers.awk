@@ -20,7 +20,7 @@ BEGIN {
     allowed["codegen/nvrtc"] = "codegen/nvrtc codegen ir base"
     allowed["tracer"] = "tracer codegen codegen/nvrtc ir runtime base"
     allowed["examples"] = "public"
-    everything = "public base ir runtime codegen codegen/llvm codegen/nvrtc tracer tests bench tools"
+    everything = "public base ir runtime codegen codegen/llvm codegen/nvrtc tracer tests bench tools examples"
     allowed["tests"] = allowed["bench"] = allowed["tools"] = everything
 }
 function complain(what) { printf "%s:%d: %s\n", FILENAME, FNR, what; bad++ }
@@ -38,8 +38,8 @@ function complain(what) { printf "%s:%d: %s\n", FILENAME, FNR, what; bad++ }
     if (path == "build/gen/config.h") next
     to = layer(path)
     if (to == "?") {
-        # A neighbour by its bare name: fine inside the public folder, elsewhere names start at the root
-        if (from == "public" || from == "tests" || from == "bench") next
+        # A neighbour by its bare name: fine inside the public folder and among programs, elsewhere names start at the root
+        if (from == "public" || from == "tests" || from == "bench" || from == "examples") next
         complain("\"" path "\": name it from the root of the tree")
         next
     }

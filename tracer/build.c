@@ -314,6 +314,7 @@ static bool checks_after_write(const tr_graph *g)
 static void give_up(tr_module *m, tr_graph *g, int code, const char *text)
 {
     g->fallback = code;
+    atomic_fetch_add_explicit(&m->fallbacks, 1, memory_order_relaxed);
     tr_module_note(m, code, g->end->parent->site, "graph %d runs its operators one by one: %s", g->number, text);
 }
 

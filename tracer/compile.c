@@ -64,8 +64,9 @@ static kn_value compiled_call(kn_module *base, size_t n, const kn_value *values,
     if (args.plain)
         return rt_call(m->target, n, values, site);
     kn_value v = traced_call(m, ctx, &args, n, values, site);
-    if (m->options.fullgraph && m->full_error) {
-        kb_fail(KN_E_STATE, "fullgraph was asked for, but forward has graph breaks:%s", m->full_error);
+    char breaks[KB_ERROR_TEXT / 2];
+    if (m->options.fullgraph && tr_list_breaks(m, breaks, sizeof breaks)) {
+        kb_fail(KN_E_STATE, "fullgraph was asked for, but forward has graph breaks:%s", breaks);
         return kn_value_tensor(rt_error_tensor(ctx, "compile", m->site));
     }
     return v;
@@ -142,6 +143,7 @@ kn_module *(kn_compile)(kn_module *target, const kn_compile_options *o, size_t o
         return NULL;
     tr_module init = {.target = target, .options = *o, .site = site};
     init.options.base = NULL;
+    init.check_runs = kb_env_int(KB_ENV_KN_CHECK) > 0 ? (uint64_t)kb_env_int(KB_ENV_KN_CHECK) + 1 : 0;   /* the recording's run is the first */
     if (!init.options.max_paths)
         init.options.max_paths = 64;
     tr_module *m = (kn_new)(&compiled_class, sizeof init, &init, site);

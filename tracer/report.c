@@ -37,6 +37,18 @@ static bool stands_for_site(const tr_module *m, int64_t i)
     return is_break(m->ends[i]);
 }
 
+bool tr_list_breaks(tr_module *m, char *text, size_t size)
+{
+    size_t at = 0;
+    pthread_mutex_lock(&m->lock);
+    for (int64_t i = 0; i < m->n_ends && at < size; i++)
+        if (stands_for_site(m, i))
+            at += (size_t)snprintf(text + at, size - at, "%s %s at %s", at ? "," : "", kb_break_get(m->ends[i]->op)->code,
+                                   m->ends[i]->site ? m->ends[i]->site : "?");
+    pthread_mutex_unlock(&m->lock);
+    return at > 0;
+}
+
 static kn_stats stats_of(tr_module *m)
 {
     kn_stats s = {.calls = atomic_load(&m->calls), .paths = m->paths, .graphs = (unsigned long long)m->n_graphs, .compiles = m->compiles,

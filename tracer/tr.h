@@ -113,9 +113,8 @@ typedef struct tr_module {
     tr_miss *misses;
     _Atomic(tr_frame *) spare;                  /* a frame kept for the next call */
     _Atomic(uint64_t) calls, fallbacks, replays;
+    uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
     uint64_t paths, compiles, recompiles, compile_us, events;
-    char *full_error;                           /* .fullgraph: the breaks seen */
-    uint64_t target_serial;
 } tr_module;
 
 /* ---- frames --------------------------------------------------------------------------------------------------------------------------------- */
@@ -200,6 +199,8 @@ void tr_variant_free(tr_variant *v);
 
 /* ---- report.c -------------------------------------------------------------------------------------------------------------------------------------- */
 tr_module *tr_module_of(const kn_module *m);    /* NULL, failure recorded, when m is no compiled module */
+/* " ITEM at model.c:41, …": every break seen so far, for .fullgraph; false when there is none. */
+bool tr_list_breaks(tr_module *m, char *text, size_t size);
 void tr_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));      /* KN_TRACE=1 */
 
 #endif

@@ -72,8 +72,14 @@ static LLVMTargetMachineRef new_machine(ll_isa isa, bool quick)
     char *triple = LLVMGetDefaultTargetTriple(), *cpu = NULL, *has = NULL, *error = NULL;
     LLVMTargetRef target;
     LLVMTargetMachineRef tm = NULL;
-    if (isa == LL_AVX512)
-        cpu = LLVMGetHostCPUName(), has = LLVMGetHostCPUFeatures();
+    if (isa != LL_BASELINE)
+        has = LLVMGetHostCPUFeatures();
+    if (isa == LL_AVX2 && strstr(has, "+avx512f")) {    /* forced below what the processor has: a generic one of that level */
+        LLVMDisposeMessage(has);
+        has = NULL;
+    }
+    if (has)
+        cpu = LLVMGetHostCPUName();
     if (LLVMGetTargetFromTriple(triple, &target, &error) == 0)
         tm = LLVMCreateTargetMachine(target, triple, cpu ? cpu : cpus[isa], has ? has : features[isa],
             quick ? LLVMCodeGenLevelNone : LLVMCodeGenLevelDefault, LLVMRelocPIC, LLVMCodeModelSmall);

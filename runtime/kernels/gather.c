@@ -45,8 +45,8 @@ static kn_status check_indices(const embedding_job *j)
 kn_status kernel_embedding(const kb_call *c);
 kn_status kernel_embedding(const kb_call *c)
 {
-    const kb_layout *l = c->in[0].layout, *w = c->in[1].layout;
-    embedding_job j = {.indices = &c->in[0], .weight = &c->in[1], .out = c->out[0].data, .width = w->sizes[1]};
+    const kb_layout *w = c->in[0].layout, *l = c->in[1].layout;
+    embedding_job j = {.weight = &c->in[0], .indices = &c->in[1], .out = c->out[0].data, .width = w->sizes[1]};
     j.row_bytes = (size_t)j.width * kb_dtype_bytes(w->dtype);
     if (l->numel == 0)
         return KN_OK;

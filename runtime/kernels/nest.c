@@ -293,13 +293,20 @@ static void copy_range(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* A transposing copy walks one side in long strides whichever loop is inner; squares of 32 keep both sides' lines in cache. */
+/* A transposing copy walks one side in long strides whichever loop is inner. Squares of 32 go through a local one: lines of the source are read
+ * whole, in one burst, so that it doesn't matter how many of them share a set of the cache. */
 enum { SQUARE = 32 };
 
 #define SQUARE_MOVE(T)                                                       \
-    for (int64_t i = 0; i < rows; i++)                                       \
+    do {                                                                     \
+        T local[SQUARE][SQUARE + 1];                                         \
         for (int64_t k = 0; k < cols; k++)                                   \
-            ((T *)dst)[i * dst_row + k] = ((const T *)src)[i + k * src_col]
+            for (int64_t i = 0; i < rows; i++)                               \
+                local[k][i] = ((const T *)src)[i + k * src_col];             \
+        for (int64_t i = 0; i < rows; i++)                                   \
+            for (int64_t k = 0; k < cols; k++)                               \
+                ((T *)dst)[i * dst_row + k] = local[k][i];                   \
+    } while (0)
 
 static void copy_square(char *dst, const char *src, int bytes, int64_t rows, int64_t cols, int64_t dst_row, int64_t src_col)
 {

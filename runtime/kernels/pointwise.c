@@ -85,9 +85,54 @@ static void run_range(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* An operand whose inner steps are long but which is contiguous along another dimension (a transposed one) uses little of each cache line that
- * a row touches. So rows are taken in strips, block of columns by block of columns: the next row finds the lines again. Items are strips. */
-enum { STRIP = 32 };
+/* An operand whose inner steps are long but which is contiguous along another dimension (a transposed one) would use little of each cache line
+ * that a row touches. So rows are taken in strips, and such operands are turned around into tiles on the stack first. Items are strips. */
+enum { STRIP = 16, STRIP_COLS = 128 };
+typedef struct tiles { uint64_t tile[KK_MAX_OPERANDS][STRIP * STRIP_COLS]; } tiles;
+
+static bool is_turned(const plan *p, int k)
+{
+    int last = p->nest.rank - 1;
+    return p->op[k].feed == FEED_GATHER && p->nest.stride[k][last - 1] == 1 && p->nest.stride[k][last] > 1;
+}
+
+#define TURN(T)                                                              \
+    for (int64_t r = 0; r < rows; r++)                                       \
+        ((T *)tile)[r * STRIP_COLS + c] = ((const T *)v)[r]
+
+static void turn_tile(void *tile, const operand *o, const char *src, int64_t col_stride, int64_t rows, int64_t cols)
+{
+    kk_convert convert = kk_converter(o->wanted, o->dtype);
+    uint64_t column[STRIP];
+    for (int64_t c = 0; c < cols; c++) {
+        const void *v = src + c * col_stride * o->bytes;
+        if (o->dtype != o->wanted) {
+            convert(column, v, rows);
+            v = column;
+        }
+        switch (kb_dtype_bytes(o->wanted)) {
+        case 1: TURN(uint8_t); break;
+        case 4: TURN(uint32_t); break;
+        case 8: TURN(uint64_t); break;
+        }
+    }
+}
+
+/* One strip and block of columns, at[] its corner. q is p with its turned operands fed from tiles. */
+static void run_strip(const plan *p, const plan *q, tiles *t, blocks *b, char *const *at, int64_t rows, int64_t cols)
+{
+    int last = p->nest.rank - 1;
+    for (int k = 1; k <= p->n; k++)
+        if (is_turned(p, k))
+            turn_tile(t->tile[k], &p->op[k], at[k], p->nest.stride[k][last], rows, cols);
+    for (int64_t r = 0; r < rows; r++) {
+        char *row[KK_MAX_OPERANDS];
+        for (int k = 0; k <= p->n; k++)
+            row[k] = k && is_turned(p, k) ? (char *)t->tile[k] + r * STRIP_COLS * q->op[k].bytes
+                                          : at[k] + r * p->nest.stride[k][last - 1] * p->op[k].bytes;
+        run_blocks(q, b, row, cols);
+    }
+}
 
 static void run_strips(void *arg, int64_t begin, int64_t end, int worker)
 {
@@ -95,19 +140,27 @@ static void run_strips(void *arg, int64_t begin, int64_t end, int worker)
     const kk_nest *s = &p->nest;
     int last = s->rank - 1, row_dim = last - 1;
     int64_t rows = s->size[row_dim], cols = s->size[last], strips = (rows + STRIP - 1) / STRIP;
+    plan q = *p;
     blocks b;
+    tiles t;
     (void)worker;
+    for (int k = 1; k <= p->n; k++)
+        if (is_turned(p, k)) {
+            q.op[k].feed = FEED_DIRECT;
+            q.op[k].dtype = q.op[k].wanted;
+            q.op[k].bytes = (int)kb_dtype_bytes(q.op[k].wanted);
+            q.nest.stride[k][last] = 1;
+        }
     for (int64_t item = begin; item < end; item++) {
         kk_place place;
         kk_place_set(&place, s, row_dim, item / strips);
-        int64_t r0 = item % strips * STRIP, r1 = rows - r0 < STRIP ? rows : r0 + STRIP;
-        for (int64_t c = 0; c < cols; c += KK_STAGE)
-            for (int64_t r = r0; r < r1; r++) {
-                char *at[KK_MAX_OPERANDS];
-                for (int k = 0; k <= p->n; k++)
-                    at[k] = p->op[k].data + (place.offset[k] + r * s->stride[k][row_dim] + c * s->stride[k][last]) * p->op[k].bytes;
-                run_blocks(p, &b, at, cols - c < KK_STAGE ? cols - c : KK_STAGE);
-            }
+        int64_t r = item % strips * STRIP, m = rows - r < STRIP ? rows - r : STRIP;
+        for (int64_t c = 0; c < cols; c += STRIP_COLS) {
+            char *at[KK_MAX_OPERANDS];
+            for (int k = 0; k <= p->n; k++)
+                at[k] = p->op[k].data + (place.offset[k] + r * s->stride[k][row_dim] + c * s->stride[k][last]) * p->op[k].bytes;
+            run_strip(p, &q, &t, &b, at, m, cols - c < STRIP_COLS ? cols - c : STRIP_COLS);
+        }
     }
 }
 
@@ -266,12 +319,6 @@ static void run_planned(plan *p, const kb_call *c, const kk_loops *loops, const 
 static kn_status copy(const kb_call *c, const kb_buf *src)
 {
     const kb_layout *d = c->out[0].layout, *s = src->layout;
-    int64_t strides[KB_MAX_RANK];
-    if (c->op == OP_reshape) { /* same elements in row-major order, another shape */
-        kb_contiguous_strides(s->rank, s->sizes, strides);
-        kk_copy(c->out[0].data, d->dtype, strides, src->data, s->dtype, s->strides, s->rank, s->sizes);
-        return KN_OK;
-    }
     kk_nest n;
     kk_nest_open(&n, d->rank, d->sizes);
     kk_nest_add(&n, s);
@@ -290,7 +337,7 @@ kn_status kernel_pointwise(const kb_call *c)
         present |= (unsigned)(c->in[k].layout != NULL) << k;
     if (c->out[0].layout->numel == 0)
         return KN_OK;
-    kb_body_id body = kb_body_of(c->op, c->words, present, kb_math_type(c->math));
+    kb_body_id body = kb_body_of(c->op, c->words, present, c->math);
     p.n = kb_body_operands(c->op, body, present, from);
     if (body == KB_B_COPY)
         return copy(c, &c->in[from[0]]);

@@ -34,7 +34,7 @@ kn_module *(kn_nn_linear)(int64_t in, int64_t out, const kn_nn_linear_options *g
 #define KN_SITE "nn.Embedding"
 typedef struct Embedding { kn_module base; kn_tensor *weight; } Embedding;
 
-static kn_tensor *embedding_forward(Embedding *self, kn_tensor *indices) { return kn_embedding(indices, self->weight); }
+static kn_tensor *embedding_forward(Embedding *self, kn_tensor *indices) { return kn_embedding(self->weight, indices); }
 
 static const kn_field embedding_fields[] = {KN_PARAM(Embedding, weight), KN_FIELDS_END};
 KN_DEFINE_CLASS(embedding_class, Embedding, embedding_forward, embedding_fields, tensor, (tensor));

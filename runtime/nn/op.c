@@ -1,5 +1,6 @@
 /* op.c: an operator by name as a module: forward(x) is kn_op(name, x, the arguments given here …). */
 #define KN_SITE "nn.Op"
+#include "base/userop.h"
 #include "runtime/face.h"
 #include "runtime/module.h"
 #include <string.h>
@@ -61,7 +62,7 @@ static const kn_class op_class = {sizeof(kn_class), sizeof(Op), "Op", "T(T)", (k
 kn_module *kn_nn_op(const char *name, size_t n, const kn_value *args)
 {
     Op init = {.n = (int64_t)n};
-    if (!name || !kn_op_schema(name)) {
+    if (!name || (!kn_op_schema(name) && !kb_userop_find(name))) {
         kb_fail(KN_E_VALUE, "Op: there is no operator \"%s\"", name ? name : "NULL");
         return NULL;
     }

@@ -1,6 +1,6 @@
 /* mathtest.c: loops over the f32 bodies, compiled for each instruction set, so that the tests can hold the sets against each other
  * bit for bit and against wider arithmetic. The loops are those of a kernel: one call of the body an element, nothing else. */
-#include "runtime/kernels/isa/mathtest.h"
+#include "tests/isa/mathtest.h"
 #include "base/mathfn_c.h"
 
 #define LOOP(name, call)                                                                                                    \

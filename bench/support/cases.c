@@ -1,0 +1,173 @@
+/* cases.c: the modules that are measured. The digit models are the example's own. */
+#include "bench/support/cases.h"
+#include "examples/digits_models.h"
+#include <stdlib.h>
+
+const char *bench_data = "data";
+
+static const char *data_file(const char *model)
+{
+    static char path[4096];
+    snprintf(path, sizeof path, "%s/digits%s%s.safetensors", bench_data, model ? "-" : "", model ? model : "");
+    return path;
+}
+
+/* ---- digits --------------------------------------------------------------------------------------------------------------------- */
+static kn_module *loaded(kn_module *m, const char *model)
+{
+    if (kn_load_state(m, data_file(model)) == KN_OK)
+        return m;
+    kn_module_free(m);
+    return NULL;
+}
+static kn_module *make_ffn(const bench_case *c) { return (void)c, loaded(ffn_new(), "ffn"); }
+static kn_module *make_early_exit(const bench_case *c) { return (void)c, loaded(early_exit_new(), "early-exit"); }
+
+/* The first 360 images of the test split, in calls of the case's shape. */
+static int digit_inputs(const bench_case *c, kn_tensor **in)
+{
+    KN_SCOPE;
+    int64_t index[360];
+    int n = (int)(360 / c->sizes[0]), good;
+    kn_shape shape = {c->rank, c->sizes};
+    kn_store *store = kn_store_open(data_file(NULL));
+    kn_tensor *all = kn_div(kn_to(kn_store_get(store, "images"), KN_F32), 16.0), *indices = kn_store_get(store, "test_index");
+    good = kn_read(indices, index, sizeof index) == KN_OK;
+    for (int i = 0; i < n && good; i++) {
+        kn_tensor *x;
+        if (c->sizes[0] == 1)
+            x = kn_select(all, 0, index[i]);
+        else
+            x = kn_narrow(all, 0, 0, c->sizes[0]);
+        x = kn_reshape(kn_contiguous(x), shape);
+        good = !kn_failed(x);
+        kn_assign(&in[i], good ? x : NULL);
+    }
+    kn_store_close(store);
+    return good ? n : 0;
+}
+
+/* ---- blocks, rows, a small network ---------------------------------------------------------------------------------------------------- */
+static kn_module *make_block(const bench_case *c) { return block_new(c->width); }
+static kn_module *make_softmax(const bench_case *c) { return (void)c, kn_nn_softmax(-1); }
+static kn_module *make_layer_norm(const bench_case *c) { return kn_nn_layer_norm(c->width); }
+static kn_module *make_mlp(const bench_case *c) { return (void)c, kn_nn_sequential(kn_nn_linear(10, 32), kn_nn_relu(), kn_nn_linear(32, 2)); }
+
+/* ---- twelve pointwise operators over one input and one row-broadcast bias ------------------------------------------------------------------ */
+typedef struct Chain { kn_module base; kn_tensor *bias; } Chain;
+
+static kn_tensor *cheap_forward(Chain *self, kn_tensor *x)
+{
+    kn_tensor *h = kn_relu(kn_mul(kn_add(x, self->bias), 1.5));
+    h = kn_sub(kn_clamp(h, 0.125, 6.0), 0.5);
+    h = kn_maximum(kn_abs(kn_mul(h, x)), 0.0625);
+    h = kn_add(kn_minimum(h, 4.0), self->bias);
+    return kn_add(kn_neg(h), 1.0);
+}
+
+static kn_tensor *mixed_forward(Chain *self, kn_tensor *x)
+{
+    kn_tensor *h = kn_exp(kn_mul(kn_tanh(kn_add(x, self->bias)), 0.5));
+    h = kn_div(x, kn_sqrt(kn_add(h, 1.0)));
+    h = kn_clamp(kn_mul(kn_sigmoid(h), self->bias), -3.0, 3.0);
+    return kn_relu(kn_add(kn_add(h, x), 0.25));
+}
+
+static const kn_field chain_fields[] = {KN_PARAM(Chain, bias), KN_FIELDS_END};
+KN_DEFINE_CLASS(cheap_class, Chain, cheap_forward, chain_fields, tensor, (tensor));
+KN_DEFINE_CLASS(mixed_class, Chain, mixed_forward, chain_fields, tensor, (tensor));
+
+static kn_module *make_chain(const bench_case *c)
+{
+    KN_SCOPE;
+    return KN_BASE(kn_new(Chain, c->mixed ? &mixed_class : &cheap_class, .bias = kn_randn(KN_F32, KN_SHAPE(c->sizes[1]))));
+}
+
+/* ---- replay: what a call costs beside its kernels ----------------------------------------------------------------------------------------------- */
+typedef struct Adds { kn_module base; int64_t n; } Adds;
+static kn_tensor *adds_forward(Adds *self, kn_tensor *x)
+{
+    kn_tensor *h = x;
+    for (int64_t i = 0; i < self->n; i++)
+        h = kn_add(h, x);
+    return h;
+}
+static const kn_field adds_fields[] = {KN_ATTR(Adds, n), KN_FIELDS_END};
+KN_DEFINE_CLASS(adds_class, Adds, adds_forward, adds_fields, tensor, (tensor));
+
+typedef struct Externs { kn_module base; int64_t n; kn_tensor *weights[256]; } Externs;
+static kn_tensor *externs_forward(Externs *self, kn_tensor *x)
+{
+    for (int64_t i = 0; i < self->n; i++)
+        x = kn_add(x, self->weights[i]);
+    return x;
+}
+static void externs_destroy(void *p)
+{
+    Externs *self = p;
+    for (int i = 0; i < 256; i++)
+        kn_assign(&self->weights[i], NULL);
+}
+
+static kn_module *externs_new(int n)
+{
+    static const kn_field fields[] = {KN_ATTR(Externs, n), KN_FIELDS_END};
+    static kn_class cls = KN_CLASS(Externs, externs_forward, "T(T)", fields);
+    KN_SCOPE;
+    cls.destroy = externs_destroy;
+    Externs *m = kn_new(Externs, &cls, .n = n);
+    for (int i = 0; m && i < n; i++)
+        kn_assign(&m->weights[i], kn_ones(KN_F32, KN_SHAPE(1)));
+    return KN_BASE(m);
+}
+
+kn_module *bench_chain(bc_chain kind, int n)
+{
+    kn_module *children[257];
+    if (kind == BC_OPS)
+        return KN_BASE(kn_new(Adds, &adds_class, .n = n));
+    if (kind == BC_EXTERNS)
+        return externs_new(n);
+    for (int i = 0; i < n; i++)
+        children[i] = kn_nn_identity();
+    children[n] = kn_nn_relu();                 /* an operator, so that there is a graph */
+    return (kn_nn_sequential)((size_t)n + 1, children);
+}
+
+/* ---- compilation: bodies that differ by their operators ----------------------------------------------------------------------------------------- */
+typedef struct Distinct { kn_module base; int64_t which; } Distinct;
+static kn_tensor *distinct_forward(Distinct *self, kn_tensor *x)
+{
+    kn_tensor *h = kn_add(x, 1.0);
+    for (int64_t bit = 1; bit < 16; bit *= 2) {
+        h = self->which & bit ? kn_tanh(h) : kn_relu(h);
+        h = kn_mul(h, x);
+    }
+    return h;
+}
+static const kn_field distinct_fields[] = {KN_ATTR(Distinct, which), KN_FIELDS_END};
+KN_DEFINE_CLASS(distinct_class, Distinct, distinct_forward, distinct_fields, tensor, (tensor));
+kn_module *bench_distinct(int which) { return KN_BASE(kn_new(Distinct, &distinct_class, .which = which)); }
+
+/* ---- the table ---------------------------------------------------------------------------------------------------------------------------------- */
+#define ROWS_BYTES(rows, columns) (8.0 * (rows) * (columns) + 4.0 * (columns))       /* input, output, a row */
+#define BLOCK_FLOPS(tokens, dim) (16.0 * (tokens) * (dim) * (dim))                   /* two products, hidden = 4 dim */
+const bench_case bench_cases[] = {
+    {"ffn-360", "digits, feed-forward, one batch of 360", make_ffn, digit_inputs, 3, {360, 8, 8}, .images = 360, .yard = BC_FLOPS,
+     .work = 360 * (2.0 * 8 * 8 * 64 + 3 * BLOCK_FLOPS(8, 64) + 2.0 * 512 * 10)},
+    {"ffn-1", "digits, feed-forward, one by one", make_ffn, digit_inputs, 3, {1, 8, 8}, .images = 360},
+    {"early-exit", "digits, early exit, one by one", make_early_exit, digit_inputs, 2, {1, 64}, .images = 360},
+    {"block-8x128", "feed-forward block [8, 128, 1024]", make_block, NULL, 3, {8, 128, 1024}, .width = 1024, .yard = BC_FLOPS,
+     .work = BLOCK_FLOPS(8 * 128, 1024.0)},
+    {"block-1x16", "feed-forward block [1, 16, 1024]", make_block, NULL, 3, {1, 16, 1024}, .width = 1024, .yard = BC_FLOPS,
+     .work = BLOCK_FLOPS(16, 1024.0)},
+    {"chain-cheap-1M", "12 cheap operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0)},
+    {"chain-cheap-16M", "12 cheap operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0)},
+    {"chain-mixed-1M", "12 mixed operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0), .mixed = 1},
+    {"chain-mixed-16M", "12 mixed operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0), .mixed = 1},
+    {"softmax", "softmax [4096, 1024]", make_softmax, NULL, 2, {4096, 1024}, .yard = BC_BYTES, .work = 8.0 * 4096 * 1024},
+    {"layer_norm", "layer_norm [4096, 1024]", make_layer_norm, NULL, 2, {4096, 1024}, .width = 1024, .yard = BC_BYTES,
+     .work = 8.0 * 4096 * 1024 + 8.0 * 1024},
+    {"mlp", "Linear 10-32, ReLU, Linear 32-2, batch 4, one thread", make_mlp, NULL, 2, {4, 10}, .threads = 1},
+    {.name = NULL},
+};
