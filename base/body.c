@@ -91,6 +91,7 @@ kb_body_id kb_body_of(kb_opcode op, const int64_t *words, unsigned present, kn_d
 {
     int key = op;
     pthread_once(&once, fill);
+    math = kb_math_type(math);
     if (op == OP_gelu && words[0] == 1)
         key = V_GELU_TANH;
     else if (op == OP_div && words[0])

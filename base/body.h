@@ -28,7 +28,7 @@ typedef struct kb_body_row {
 } kb_body_row;
 extern const kb_body_row kb_body_rows[KB_B_COUNT];
 
-/* present: bit k set when operand k is given. KB_B_NONE when the operator doesn't compute in that type. */
+/* present: bit k set when operand k is given. f16 and bf16 compute as f32. KB_B_NONE when the operator doesn't compute in that type. */
 kb_body_id kb_body_of(kb_opcode op, const int64_t *words, unsigned present, kn_dtype math);
 
 /* More than a few operations an element: worth a thread sooner. */

@@ -20,7 +20,9 @@
 static inline void kb_philox(uint64_t seed, uint64_t block, uint32_t out[4])
 {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = 0, c3 = 0, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    _Pragma("GCC unroll 10")
+#if !defined(__clang__)
+    _Pragma("GCC unroll 10") /* unrolled, a loop over blocks vectorises */
+#endif
     for (int round = 0; round < 10; round++) {
         uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
         c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;

@@ -1,8 +1,11 @@
 /* cg.h: from a graph to a program, and running it.
  *
- * cg_compile: decompose → group → lower to loop IR → plan memory → generate kernels (equal ones once a process) → a flat list of steps. Steps are kernels,
- * eager kernel calls (ops that have no generated code: counted), and copies. Running allocates nothing but the outputs and one arena block, both
- * recycled by the allocator.
+ * cg_compile: fold → group → lower to loop IR (composites are decomposed here, by the kernel that they become part of) → plan memory → generate kernels
+ * (equal ones once a process) → a flat list of steps. Steps are kernels, eager kernel calls (ops that have no generated code: counted), and
+ * copies. Running allocates nothing but the outputs and one arena block, both recycled by the allocator.
+ *
+ * Writes to inputs land in program order, after all allocation. Steps whose ops check values (KB_F_CHECKS) come before the first write to an input unless
+ * they depend on one; then program order holds, and a failed check leaves the writes before it done.
  */
 #ifndef CG_H
 #define CG_H

@@ -131,6 +131,7 @@ static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
 {
     jobs *j = arg;
     (void)worker;
+    kb_thread_get();
     for (int64_t i = begin; i < end; i++) {
         job *b = &j->v[i];
         b->entry = cg_kernel_get(b->lowered->k, j->dump_dir, &b->compiled, &b->ms);
@@ -304,10 +305,11 @@ static ir_graph *copy_graph(const ir_graph *g)
             map[i] = ir_copy_node(n, g, i, map);
         ir_copy_outputs(n, g, map);
     }
+    bool whole = map != NULL;
     kb_free(map);
-    if (n && n->status == KN_OK)
+    if (n && n->status == KN_OK && whole)
         return n;
-    if (n)
+    if (n && n->status != KN_OK)
         kb_fail(n->status, "%s", n->error);
     ir_free(n);
     return NULL;
@@ -318,6 +320,8 @@ cg_program *cg_compile(const ir_graph *g, const cg_options *o)
     static const char *const passes[] = {"fold", "dce"};
     double start = now_ms();
     char dir[1024] = "";
+    if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
+        return NULL;
     const char *base = o && o->dump_dir ? o->dump_dir : kb_env(KB_ENV_KN_DUMP_DIR);
     if (*base)
         snprintf(dir, sizeof dir, "%s/%s", base, o && o->name ? o->name : "graph");

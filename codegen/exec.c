@@ -126,6 +126,8 @@ kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalar
     int n_bases = CG_SLOT_INPUT + p->n_inputs + p->n_outputs;
     size_t arena_bytes = (size_t)(p->arena_bytes + (p->scratch_bytes ? p->scratch_bytes * kb_threads() : 0));
     kn_status s = KN_OK;
+    if (!kb_thread_get())
+        return KN_E_MEMORY;
     if (n_bases > STACK_BASES && !(bases = kb_alloc((size_t)n_bases * sizeof *bases)))
         return kb_error_status();
     if (arena_bytes > STACK_ARENA && !(arena = kb_data_alloc(arena_bytes)))

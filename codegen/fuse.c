@@ -180,9 +180,10 @@ static bool worthwhile(const cg_group *a, const cg_group *b) { return a->cost + 
 static bool merge(cg_facts *f, cg_groups *gs, walk *w, int32_t a, int32_t b)
 {
     cg_group *x = &gs->v[a], *y = &gs->v[b];
-    static __thread set s;
-    if (a == b || !x->fused || !y->fused || x->dead || y->dead || !worthwhile(x, y) || !unite(f, x, y, &s) || !few_buffers(f, &s) || !few_rounds(f, &s) || !legal(f, &s)
-        || !acyclic(f, gs, w, a, b))
+    set s;
+    if (a == b || !x->fused || !y->fused || x->dead || y->dead || !worthwhile(x, y) || !unite(f, x, y, &s))
+        return false;
+    if (!few_buffers(f, &s) || !few_rounds(f, &s) || !legal(f, &s) || !acyclic(f, gs, w, a, b))
         return false;
     int32_t *nodes = kb_arena_alloc(&f->arena, (size_t)s.n * sizeof *nodes);
     if (!nodes)

@@ -91,7 +91,8 @@ static cell arith(lp_op op, uint8_t t, cell a, cell b, cell c)
     return r;
 }
 
-#define COMPARE(x, y) (op == LP_LT ? (x) < (y) : op == LP_LE ? (x) <= (y) : op == LP_GT ? (x) > (y) : op == LP_GE ? (x) >= (y) : op == LP_EQ ? (x) == (y) : (x) != (y))
+#define COMPARE(x, y)                                                                                                              \
+    (op == LP_LT ? (x) < (y) : op == LP_LE ? (x) <= (y) : op == LP_GT ? (x) > (y) : op == LP_GE ? (x) >= (y) : op == LP_EQ ? (x) == (y) : (x) != (y))
 static bool compare(lp_op op, uint8_t t, cell a, cell b)
 {
     if (t == KN_F32) return COMPARE(a.f, b.f);

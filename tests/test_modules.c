@@ -2,6 +2,7 @@
 #include "runtime/module.h"
 #include <criterion/criterion.h>
 #include <math.h>
+#include <setjmp.h>
 #include <string.h>
 
 #define HAS(text, part) cr_assert(strstr((text), (part)), "\"%s\" is not in \"%s\"", (part), (text))
@@ -421,6 +422,61 @@ Test(calls, a_module_in_the_middle_of_a_call_is_not_freed)
     HAS(kn_last_error(), "is being called");
     cr_assert_str_eq(kn_class_name(m), "Suicidal");
     kn_module_free(m);
+}
+
+Test(calls, an_error_among_the_arguments_is_handed_on)
+{
+    KN_SCOPE;
+    kn_module *s = kn_nn_sequential(kn_nn_linear(2, 2), kn_nn_relu());
+    kn_tensor *bad = kn_reshape(kn_ones(KN_F32, KN_SHAPE(4)), KN_SHAPE(3));
+    char why[512];
+    snprintf(why, sizeof why, "%s", kn_tensor_error(bad));
+    kn_tensor *y = kn_call(s, bad);
+    cr_assert(kn_failed(y));
+    cr_assert_str_eq(kn_tensor_error(y), why, "the first sentence, as it was");
+    kn_module_free(s);
+}
+
+/* An operator's error inside of a call says where: the module's path from the outermost call. */
+Test(calls, errors_name_the_modules_path)
+{
+    KN_SCOPE;
+    kn_module *s = kn_nn_sequential(kn_nn_relu(), kn_nn_sequential(kn_nn_linear(2, 2)));
+    HAS(kn_tensor_error(kn_call(s, kn_ones(KN_F32, KN_SHAPE(1, 7)))), "(1.0, ");
+    kn_module_free(s);
+}
+
+static jmp_buf back;
+typedef struct Jumper { kn_module base; kn_module *inner; } Jumper;
+static kn_tensor *jumper_forward(Jumper *self, kn_tensor *x)
+{
+    if (!self->inner)
+        longjmp(back, 1);
+    if (setjmp(back) == 0)
+        return kn_call(self->inner, x);
+    return kn_add(x, 1);
+}
+static const kn_field jumper_fields[] = {KN_CHILD_OPTIONAL(Jumper, inner), KN_FIELDS_END};
+KN_DEFINE_CLASS(jumper_class, Jumper, jumper_forward, jumper_fields, tensor, (tensor));
+
+Test(calls, left_by_longjmp_are_unwound)
+{
+    kn_scope all = kn_scope_open("test");
+    rt_ctx *ctx = rt_get();
+    kn_tensor *x = kn_ones(KN_F32, KN_SHAPE(1));
+    kn_module *m = KN_BASE(kn_new(Jumper, &jumper_class, .inner = KN_BASE(kn_new(Jumper, &jumper_class, .inner = NULL))));
+    int64_t scopes = ctx->n_scopes;
+    cr_assert_eq(kn_item(kn_call(m, x)), 2, "caught inside of an outer call");
+    cr_assert_eq(ctx->n_scopes, scopes);
+    cr_assert_eq(ctx->n_modules, 0);
+    kn_scope volatile inner = kn_scope_open("inner");
+    if (setjmp(back) == 0)
+        kn_call(((Jumper *)m)->inner, x);
+    cr_assert_eq(ctx->n_modules, 1);
+    kn_scope_close(inner);
+    cr_assert_eq(ctx->n_modules, 0, "closing a scope outside unwinds it");
+    kn_module_free(m);
+    kn_scope_close(all);
 }
 
 /* ---- by signature string ------------------------------------------------------------------------------------------------------------------- */

@@ -143,6 +143,7 @@ kn_module *(kn_compile)(kn_module *target, const kn_compile_options *o, size_t o
         return NULL;
     tr_module init = {.target = target, .options = *o, .site = site};
     init.options.base = NULL;
+    init.check_runs = kb_env_int(KB_ENV_KN_CHECK) > 0 ? (uint64_t)kb_env_int(KB_ENV_KN_CHECK) + 1 : 0;   /* the recording's run is the first */
     if (!init.options.max_paths)
         init.options.max_paths = 64;
     tr_module *m = (kn_new)(&compiled_class, sizeof init, &init, site);

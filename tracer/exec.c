@@ -401,6 +401,40 @@ static bool covers(const tr_frame *f, const tr_variant *v, const tr_graph *g)
     return true;
 }
 
+/* ---- KN_CHECK: a program's values against the op interpreter's -------------------------------------------------------------------------- */
+static bool same_values(const void *a, const void *b, const kb_layout *l)
+{
+    const float *x = a, *y = b;
+    const double *p = a, *q = b;
+    bool f32 = l->dtype == KN_F32, f64 = l->dtype == KN_F64;
+    if (!f32 && !f64)
+        return memcmp(a, b, (size_t)l->numel * kb_dtype_bytes(l->dtype)) == 0;
+    for (int64_t i = 0; i < l->numel; i++)
+        if (f32 ? memcmp(&x[i], &y[i], 4) && (x[i] == x[i] || y[i] == y[i]) : memcmp(&p[i], &q[i], 8) && (p[i] == p[i] || q[i] == q[i]))
+            return false;                       /* a NaN's sign and payload are nobody's promise */
+    return true;
+}
+
+/* Ops of a graph that doesn't write may run a second time. A difference is told on stderr, counted, and the interpreter's values stand. */
+static void check_program(tr_frame *f, const tr_graph *g, const tr_variant *v)
+{
+    for (int i = 0; i < v->n_outputs; i++) {
+        uint32_t s = v->outputs[i];
+        rt_storage *got = f->slots[s].storage;
+        f->slots[s].storage = NULL;
+        if (compute_slot(f, s) != KN_OK || !f->slots[s].storage) {
+            f->slots[s].storage = got;
+            continue;
+        }
+        if (!same_values(got->data, f->slots[s].storage->data, tr_out_of(f, s)->layout)) {
+            fprintf(stderr, "kiln: KN_CHECK: graph %d of %s gives other bits than its operators for '%s' at %s\n", g->number, kn_class_name(f->module->target),
+                    kb_op_info((kb_opcode)f->slots[s].event->op)->name, f->slots[s].event->site ? f->slots[s].event->site : "?");
+            atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
+        }
+        rt_storage_release(got);
+    }
+}
+
 static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v)
 {
     char local[2048] __attribute__((aligned(16)));
@@ -409,6 +443,8 @@ static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v)
         return KN_E_MEMORY;
     kn_status s = run_program(f, v, &r);
     kb_free(r.block);
+    if (s == KN_OK && !g->writes && __builtin_expect(atomic_load_explicit(&g->runs, memory_order_relaxed) <= f->module->check_runs, 0))
+        check_program(f, g, v);
     if (s == KN_OK)
         fill_range(f, g->first_slot, g->end_slot);
     return s;

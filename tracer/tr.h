@@ -113,6 +113,7 @@ typedef struct tr_module {
     tr_miss *misses;
     _Atomic(tr_frame *) spare;                  /* a frame kept for the next call */
     _Atomic(uint64_t) calls, fallbacks, replays;
+    uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
     uint64_t paths, compiles, recompiles, compile_us, events;
 } tr_module;
 

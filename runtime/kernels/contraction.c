@@ -75,7 +75,7 @@ static kn_status run_gemm(kb_gemm *g, kn_dtype t)
     case KN_I64: ok = kb_gemm_i64(g); break;
     case KN_I32: case KN_BOOL: case KN_U8: case KN_I8: case KN_I16: case KN_F16: case KN_BF16: ok = kb_gemm_i32(g); break;
     }
-    return ok ? KN_OK : kb_error_status();
+    return ok ? KN_OK : KN_E_MEMORY;
 }
 
 /* c in the product's type: the result, or scratch that finish converts. */
@@ -144,7 +144,7 @@ static kn_status matmul(const kb_call *c)
     if (c->out[0].layout->numel == 0)
         return KN_OK;
     bool ready = open_factor(&a, &c->in[0], t) && open_factor(&b, &c->in[1], t) && open_result(&g, c, t, &scratch, &bytes);
-    kn_status s = ready ? KN_OK : kb_error_status();
+    kn_status s = ready ? KN_OK : KN_E_MEMORY;
     if (ready) {
         set_matrices(&g, la, &a, lb, &b);
         set_batch(&g, la, &a, lb, &b);
@@ -200,7 +200,7 @@ kn_status kernel_linear(const kb_call *c)
         return KN_OK;
     bool ready = open_factor(&x, &c->in[0], t) && open_factor(&w, &c->in[1], t) && (!has_bias || open_factor(&bias, &c->in[2], t))
               && open_result(&g, c, t, &scratch, &bytes);
-    kn_status s = ready ? KN_OK : kb_error_status();
+    kn_status s = ready ? KN_OK : KN_E_MEMORY;
     if (ready) {
         set_linear(&g, lx, &x, lw, &w);
         if (has_bias) {
@@ -265,7 +265,7 @@ kn_status kernel_addmm(const kb_call *c)
         return KN_OK;
     bool ready = open_factor(&x, &c->in[0], t) && open_factor(&a, &c->in[1], t) && open_factor(&b, &c->in[2], t)
               && open_result(&g, c, t, &scratch, &bytes);
-    kn_status s = ready ? KN_OK : kb_error_status();
+    kn_status s = ready ? KN_OK : KN_E_MEMORY;
     if (ready) {
         set_matrices(&g, la, &a, lb, &b);
         j.y = g.c;

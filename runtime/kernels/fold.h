@@ -16,7 +16,8 @@ typedef enum kk_fold_kind { KK_SUM, KK_PROD, KK_MAX, KK_MIN, KK_MAX_ANY, KK_DEVS
 
 typedef struct kk_fold {
     void (*chunk)(void *total, const void *x, int64_t n, const void *c);        /* n > 0; c: one value, for DEVSQ and EXPSUM */
-    void (*cols)(void *acc, const void *x, int64_t n, const void *c, bool first);       /* acc[j] = first ? map(x[j]) : acc[j] + map(x[j]); c: n values */
+    /* acc[j] = first ? map(x[j]) : acc[j] + map(x[j]); c: n values */
+    void (*cols)(void *acc, const void *x, int64_t n, const void *c, bool first);
     void (*join)(void *acc, const void *part, int64_t n);                       /* acc[j] = acc[j] + part[j] */
 } kk_fold;
 
@@ -33,7 +34,8 @@ typedef struct kk_fold_type {
     void (*log_rest)(void *y, const void *x, int64_t n, const void *m, const void *ls);         /* (x - *m) - *ls */
     void (*log_rest_cols)(void *y, const void *x, int64_t n, const void *m, const void *ls);
     void (*log)(void *y, const void *x, int64_t n);
-    void (*normalize)(void *y, const void *x, int64_t n, const void *mean, const void *r, const void *w, const void *b);        /* ((x - mean) r) w + b; w, b may be NULL */
+    /* ((x - mean) r) w + b; w, b may be NULL */
+    void (*normalize)(void *y, const void *x, int64_t n, const void *mean, const void *r, const void *w, const void *b);
 } kk_fold_type;
 
 /* Of f32, f64, i64 and bool (as bytes; MAX and MIN only). */

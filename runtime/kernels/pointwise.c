@@ -319,12 +319,6 @@ static void run_planned(plan *p, const kb_call *c, const kk_loops *loops, const 
 static kn_status copy(const kb_call *c, const kb_buf *src)
 {
     const kb_layout *d = c->out[0].layout, *s = src->layout;
-    int64_t strides[KB_MAX_RANK];
-    if (c->op == OP_reshape) { /* same elements in row-major order, another shape */
-        kb_contiguous_strides(s->rank, s->sizes, strides);
-        kk_copy(c->out[0].data, d->dtype, strides, src->data, s->dtype, s->strides, s->rank, s->sizes);
-        return KN_OK;
-    }
     kk_nest n;
     kk_nest_open(&n, d->rank, d->sizes);
     kk_nest_add(&n, s);
@@ -343,7 +337,7 @@ kn_status kernel_pointwise(const kb_call *c)
         present |= (unsigned)(c->in[k].layout != NULL) << k;
     if (c->out[0].layout->numel == 0)
         return KN_OK;
-    kb_body_id body = kb_body_of(c->op, c->words, present, kb_math_type(c->math));
+    kb_body_id body = kb_body_of(c->op, c->words, present, c->math);
     p.n = kb_body_operands(c->op, body, present, from);
     if (body == KB_B_COPY)
         return copy(c, &c->in[from[0]]);

@@ -307,12 +307,14 @@ static void reduce_range(void *arg, int64_t begin, int64_t end, int worker)
 {
     const reduction *d = arg;
     bool is_arg = d->call->op == OP_argmax || d->call->op == OP_argmin;
+    kk_convert convert = kk_converter(d->to, is_arg ? KN_I64 : d->type);
+    int64_t outer = begin / d->tiles, tile = begin % d->tiles;
     uint64_t v[TILE];
+    kk_place p;
     (void)worker;
+    kk_place_set(&p, &d->keep, d->keep.rank, outer);
     for (int64_t item = begin; item < end; item++) {
-        kk_place p;
-        int64_t outer = item / d->tiles, col = item % d->tiles * TILE, w = d->cols - col < TILE ? d->cols - col : TILE;
-        kk_place_set(&p, &d->keep, d->keep.rank, outer);
+        int64_t col = tile * TILE, w = d->cols - col < TILE ? d->cols - col : TILE;
         const char *at = d->x + (p.offset[0] + col * d->col_stride) * d->from_bytes;
         char *out = d->out + (outer * d->cols + col) * d->to_bytes;
         if (is_arg && d->trailing)
@@ -321,7 +323,12 @@ static void reduce_range(void *arg, int64_t begin, int64_t end, int worker)
             arg_columns(d, (int64_t *)v, at, w);
         else
             evaluate(d, v, at, w);
-        kk_converter(d->to, is_arg ? KN_I64 : d->type)(out, v, w);
+        convert(out, v, w);
+        if (++tile == d->tiles) {
+            tile = 0;
+            outer++;
+            kk_place_next(&p, &d->keep, d->keep.rank);
+        }
     }
 }
 

@@ -53,7 +53,7 @@ static kn_status run_job(rows_job *j, const kb_call *c, int64_t items, int64_t g
     bool scratch = l->dtype != j->type;
     j->y = scratch ? kb_data_alloc(bytes) : c->out[0].data;
     if (!j->y)
-        return kb_error_status();
+        return KN_E_MEMORY;
     kb_parallel_for(items, grain, body, j);
     if (scratch) {
         kk_converter(l->dtype, j->type)(c->out[0].data, j->y, l->numel);
@@ -230,7 +230,7 @@ kn_status kernel_layer_norm(const kb_call *c)
         if (1 + k >= c->n_in || !c->in[1 + k].layout)
             continue;
         const void *p = kk_contiguous(&c->in[1 + k], j.type, &owned[k], &bytes[k]);
-        s = p ? KN_OK : kb_error_status();
+        s = p ? KN_OK : KN_E_MEMORY;
         *(k ? &j.b : &j.w) = p;
     }
     if (!s)
