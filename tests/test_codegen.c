@@ -108,7 +108,7 @@ Test(codegen, aliased_inputs_keep_order, .init = interpreted)
 /* A bad index is found before the counter of the call is written, though it stands after it. */
 Test(codegen, checks_come_before_writes, .init = interpreted)
 {
-    ir_graph *g = parse("graph (%0: f32[2], %1: i64[3], %2: f32[4, 2]) {\n %3 = add_(%0, 1.0, _)\n %4 = embedding(%1, %2)\n %5 = exp(%4)\n"
+    ir_graph *g = parse("graph (%0: f32[2], %1: i64[3], %2: f32[4, 2]) {\n %3 = add_(%0, 1.0, _)\n %4 = embedding(%2, %1)\n %5 = exp(%4)\n"
                         " return %5\n}\n");
     float counter[2] = {5, 6}, table[8] = {0};
     int64_t index[3] = {1, 4, 0};
