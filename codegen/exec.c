@@ -82,10 +82,12 @@ static kn_status run_eager(const cg_step *st, char *const *bases)
     return kb_run(&c);
 }
 
-static kn_status run_steps(const cg_program *p, char *const *bases, const int64_t *scalars)
+static kn_status run_steps(const cg_program *p, char *const *bases, const int64_t *scalars, bool *wrote)
 {
     for (int i = 0; i < p->n_steps; i++) {
         const cg_step *st = &p->steps[i];
+        if (st->writes_input)
+            *wrote = true;
         if (!st->eager) {
             run_kernel(p, st, bases, scalars);
             continue;
@@ -97,18 +99,18 @@ static kn_status run_steps(const cg_program *p, char *const *bases, const int64_
     return KN_OK;
 }
 
-static kn_status run_default(const cg_program *p, char *const *bases, const int64_t *scalars)
+static kn_status run_default(const cg_program *p, char *const *bases, const int64_t *scalars, bool *wrote)
 {
 #if defined(__SSE2__)
     unsigned saved = _mm_getcsr();
     if ((saved & ~(unsigned)MXCSR_FLAGS) != MXCSR_DEFAULT) {
         _mm_setcsr(MXCSR_DEFAULT);
-        kn_status s = run_steps(p, bases, scalars);
+        kn_status s = run_steps(p, bases, scalars, wrote);
         _mm_setcsr(saved);
         return s;
     }
 #endif
-    return run_steps(p, bases, scalars);
+    return run_steps(p, bases, scalars, wrote);
 }
 
 static void free_outputs(const cg_program *p, void **outputs, int n)
@@ -119,7 +121,7 @@ static void free_outputs(const cg_program *p, void **outputs, int n)
     }
 }
 
-kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs)
+kn_status cg_run_once(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs, bool *wrote)
 {
     char small[STACK_ARENA] __attribute__((aligned(64)));
     char *few[STACK_BASES], **bases = few, *arena = small;
@@ -148,7 +150,7 @@ kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalar
         }
     }
     if (s == KN_OK)
-        s = run_default(p, bases, scalars);
+        s = run_default(p, bases, scalars, wrote);
     if (s != KN_OK)
         free_outputs(p, outputs, made);
     if (arena_bytes > STACK_ARENA && arena)
@@ -156,6 +158,12 @@ kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalar
     if (bases != few)
         kb_free(bases);
     return s;
+}
+
+kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs)
+{
+    bool wrote;
+    return cg_run_once(p, inputs, scalars, outputs, &wrote);
 }
 
 int64_t cg_output_bytes(const cg_program *p, int i) { return p->output_bytes[i]; }

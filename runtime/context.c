@@ -44,11 +44,13 @@ static bool own(rt_ctx *ctx, kn_tensor *t)
     return true;
 }
 
-void rt_handle_own(rt_ctx *ctx, kn_tensor *t)
+bool rt_handle_own(rt_ctx *ctx, kn_tensor *t)
 {
     t->ctx = ctx;
-    if (!own(ctx, t))
-        t->owned_at = RT_NOT_OWNED;             /* memory is short: the handle leaks rather than dangles */
+    if (own(ctx, t))
+        return true;
+    t->owned_at = RT_NOT_OWNED;
+    return false;
 }
 
 static void let_go(kn_tensor *t)

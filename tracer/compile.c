@@ -47,6 +47,8 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
     tensor_list out = {.n = 0};
     collect(&out, v, true);
     tr_finish(f, out.t, out.n);
+    if (__builtin_expect(f->lost_write != NULL, 0))
+        v = kn_value_tensor(rt_error_tensorf(f->lost_status, NULL, NULL, "%s", f->lost_write));
     tr_frame_free(f);
     return v;
 }

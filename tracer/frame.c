@@ -213,8 +213,10 @@ static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_c
             atomic_fetch_add_explicit(&e->count, 1, memory_order_relaxed);
             atomic_fetch_add_explicit(&e->lost_ns, tr_now() - before - (f->program_ns - inside), memory_order_relaxed);
             tr_graph_ended(f, e);
-            if (s != KN_OK)
+            if (s != KN_OK) {
+                tr_fill_leftovers(f);           /* from here on nobody watches for writes to what they read */
                 tr_let_go(f);
+            }
             return s;
         }
         tr_diverge(f);
@@ -226,7 +228,7 @@ static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_c
 
 static kn_status error_of(const kn_tensor *t)
 {
-    return t->state == RT_ERROR ? kb_fail((kn_status)t->slot, "%s", t->u.error) : t->state == RT_REAL ? KN_OK : kb_fail(KN_E_STATE, "%s", kn_tensor_error(t));
+    return t->state == RT_ERROR ? kb_fail((kn_status)t->slot, "%s", kn_tensor_error(t)) : t->state == RT_REAL ? KN_OK : kb_fail(KN_E_STATE, "%s", kn_tensor_error(t));
 }
 
 static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site)
@@ -326,7 +328,7 @@ const rt_trace_ops tr_frame_ops = {
 static void materialise_kept(tr_frame *f)
 {
     for (uint32_t s = 0; s < f->n_slots && f->n_pending; s++)
-        if (f->slots[s].t && f->slots[s].t->state == RT_PENDING)
+        if (tr_slot_alive(f, s) && f->slots[s].t->state == RT_PENDING)
             tr_recompute(f, f->slots[s].t);
 }
 
@@ -412,9 +414,11 @@ void tr_frame_free(tr_frame *f)
         rt_release(f->externs[i]);
     for (uint32_t i = 0; i < f->n_slots; i++) {
         rt_storage_release(f->slots[i].storage);
-        kb_free(f->slots[i].error);
+        tr_free_text(f->slots[i].error);
         f->slots[i] = (tr_slot){0};
     }
+    tr_free_text(f->lost_write);
+    f->lost_write = NULL;
     f->n_externs = f->n_slots = 0;
     f->ctx = NULL;
     f = atomic_exchange(&f->module->spare, f);

@@ -185,9 +185,12 @@ void tr_record_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in,
         e->crossing_bytes = bytes;
         e->count = 1;
         e->parent = f->at;
-        tr_graph *g = tr_graph_new(f->module, f->graph_begin, e);
-        if (g)
-            mark_kept(f, g);
+        if (!tr_graph_new(f->module, f->graph_begin, e))
+            e = NULL;
+    }
+    if (e) {
+        if (e->graph)
+            mark_kept(f, e->graph);
         tr_event_link(f->at, e);
         f->module->paths += kind == EV_RETURN;
         if (kind != EV_RETURN)

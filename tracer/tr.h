@@ -124,7 +124,7 @@ typedef struct tr_slot {
     kn_tensor *t;                               /* the handle, not counted; NULL once it is gone */
     const tr_event *event;
     rt_storage *storage;                        /* of a fresh slot that has its values; counted */
-    char *error;                                /* the op that makes it failed on this call: its sentence; owned */
+    char *error;                                /* the op that makes it failed on this call: its sentence; owned, or tr_no_memory */
 } tr_slot;
 
 struct tr_frame {
@@ -148,6 +148,8 @@ struct tr_frame {
     bool recorded;                              /* something new was recorded on this call */
     bool rebuild;                               /* a graph on the path has to output more */
     bool failed;                                /* an op failed inside a deferred graph */
+    char *lost_write;                           /* a write could not be done: why. The call fails; owned, or tr_no_memory */
+    kn_status lost_status;
     const char *path_cache;                     /* module path while recording; NULL: ask again */
     uint64_t program_ns;                        /* spent inside programs and kernels */
 };
@@ -158,7 +160,8 @@ tr_entry *tr_entry_find(tr_module *m, int n, kn_tensor *const *args);
 tr_entry *tr_entry_add(tr_module *m, int n, kn_tensor *const *args, const char *site);
 tr_event *tr_event_new(tr_module *m, size_t n_in, size_t n_words, size_t n_out, size_t n_bind);   /* lock held; zeroed; NULL when memory is short */
 void tr_event_link(tr_event *parent, tr_event *e);                                              /* lock held */
-tr_graph *tr_graph_new(tr_module *m, tr_event *begin, tr_event *end);                           /* lock held; also when it has no ops (then NULL and end->graph NULL) */
+/* Lock held. end->graph becomes the graph, or stays NULL when it has no ops. False when memory is short: then `end` must not be linked. */
+bool tr_graph_new(tr_module *m, tr_event *begin, tr_event *end);
 void tr_module_note(tr_module *m, int code, const char *site, const char *format, ...) __attribute__((format(printf, 4, 5)));
 static inline const tr_out *tr_out_of(const tr_frame *f, uint32_t slot)
 {
@@ -189,6 +192,8 @@ bool tr_slot_alive(const tr_frame *f, uint32_t slot);   /* its handle is still t
 rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_layout **layout);
 void tr_fill_leftovers(tr_frame *f);            /* all of them, before a write could change what they read */
 bool tr_is_written(const tr_frame *f, const rt_storage *s);
+extern char tr_no_memory[];                     /* the sentence of a failure for whose own there was no memory */
+static inline void tr_free_text(char *text) { if (text != tr_no_memory) kb_free(text); }
 
 /* ---- build.c --------------------------------------------------------------------------------------------------------------------------------------- */
 /* The graph as IR, with the root slots in `out` (bytes by slot - first_slot) as outputs. NULL after a failure. *v's lists are filled. */
