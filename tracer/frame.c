@@ -120,6 +120,8 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
 static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire)) {
+        if (__builtin_expect(e->room > f->room, 0) && !tr_room(f, e->room, e->room, e->room))
+            return false;
         if (!event_fits(f, e, c))
             continue;
         if (e->writes) {
@@ -371,8 +373,11 @@ static bool grow(void **items, int64_t *cap, int64_t want, size_t size)
 
 bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars)
 {
-    return grow((void **)&f->slots, &f->cap_slots, slots, sizeof *f->slots) && grow((void **)&f->externs, &f->cap_externs, externs, sizeof *f->externs) &&
-           grow((void **)&f->scalars, &f->cap_scalars, scalars, sizeof *f->scalars);
+    bool good = grow((void **)&f->slots, &f->cap_slots, slots, sizeof *f->slots) && grow((void **)&f->externs, &f->cap_externs, externs, sizeof *f->externs) &&
+                grow((void **)&f->scalars, &f->cap_scalars, scalars, sizeof *f->scalars);
+    f->room = f->cap_slots < f->cap_externs ? f->cap_slots : f->cap_externs;
+    f->room = f->cap_scalars < f->room ? f->cap_scalars : f->room;
+    return good;
 }
 
 static _Atomic(uint64_t) next_serial = 1;

@@ -111,6 +111,9 @@ static void raise(_Atomic(uint32_t) *max, uint32_t n)
 /* The event can be seen from here on; the frame's numbers move past it. */
 static void publish(tr_frame *f, tr_event *e, uint32_t n_externs, uint32_t n_scalars, kn_tensor **out)
 {
+    e->room = e->first_slot + e->n_out;
+    e->room = n_externs > e->room ? n_externs : e->room;
+    e->room = n_scalars > e->room ? n_scalars : e->room;
     raise(&f->entry->max_slots, e->first_slot + e->n_out + 8);
     raise(&f->entry->max_externs, n_externs + KB_MAX_IN);
     raise(&f->entry->max_scalars, n_scalars + KB_MAX_IN);

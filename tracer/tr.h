@@ -46,6 +46,7 @@ struct tr_event {
     bool writes, copies;                        /* an in-place op; a view op that copies */
     uint16_t n_scalar;
     uint32_t first_slot, first_scalar, first_extern;    /* numbers in use before this event */
+    uint32_t room;                              /* entries that a frame's arrays need to go past it */
     const tr_code *in;
     const int64_t *words;
     tr_out *out;
@@ -137,7 +138,7 @@ struct tr_frame {
     tr_event *at;                               /* the newest event that matched or was recorded */
     tr_event *graph_begin;
     uint32_t n_slots, n_externs, n_scalars, graph_slot;         /* graph_slot: first slot of the pending graph */
-    int64_t cap_slots, cap_externs, cap_scalars;
+    int64_t cap_slots, cap_externs, cap_scalars, room;         /* room: the least of the three */
     tr_slot *slots;
     kn_tensor **externs;                        /* counted */
     int64_t *scalars;
@@ -178,6 +179,7 @@ void tr_frame_free(tr_frame *f);
 void tr_diverge(tr_frame *f);
 /* The call's end: `tensors` are the result's. */
 void tr_finish(tr_frame *f, kn_tensor **tensors, int n);
+/* Other calls may have lengthened the path since this frame was made, so replay asks again. */
 bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
 
 /* ---- exec.c -------------------------------------------------------------------------------------------------------------------------------------- */
