@@ -270,10 +270,23 @@ void kn_assign(kn_tensor **slot, kn_tensor *t)
     kn_release(old);
 }
 
-bool kn_failed(const kn_tensor *t) { return !t || t->state == RT_ERROR || t->state == RT_DEAD; }
+/* Whether a placeholder failed is known once it is computed, where values decide. */
+static inline void settle(const kn_tensor *t)
+{
+    rt_ctx *ctx = t && t->state == RT_PENDING ? rt_get() : NULL;
+    if (ctx && ctx->trace == t->u.trace)
+        ctx->trace->ops->asked(ctx->trace, ctx, (kn_tensor *)(uintptr_t)t);
+}
+
+bool kn_failed(const kn_tensor *t)
+{
+    settle(t);
+    return !t || t->state == RT_ERROR || t->state == RT_DEAD;
+}
 
 kn_status kn_tensor_status(const kn_tensor *t)
 {
+    settle(t);
     if (!t || t->state == RT_DEAD)
         return KN_E_STATE;
     return t->state == RT_ERROR ? (kn_status)t->slot : KN_OK;
@@ -281,6 +294,7 @@ kn_status kn_tensor_status(const kn_tensor *t)
 
 const char *kn_tensor_error(const kn_tensor *t)
 {
+    settle(t);
     if (!t)
         return "there is no tensor (NULL)";
     if (t->state == RT_DEAD)

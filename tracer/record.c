@@ -82,6 +82,7 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     e->op = (uint16_t)c->op;
     e->math = (uint8_t)f->ctx->last_math;
     e->writes = writes;
+    e->checks = (info->flags & KB_F_CHECKS) != 0;
     e->first_slot = f->n_slots;
     e->first_scalar = f->n_scalars;
     e->first_extern = f->n_externs;

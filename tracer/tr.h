@@ -43,7 +43,7 @@ struct tr_event {
     uint8_t kind, n_in, n_out, n_bind;
     uint16_t op, n_words;                       /* SYNC, BREAK: op holds the break code */
     uint8_t math;
-    bool writes, copies;                        /* an in-place op; a view op that copies */
+    bool writes, copies, checks;                /* an in-place op; a view op that copies; an op that may fail on values */
     uint16_t n_scalar;
     uint32_t first_slot, first_scalar, first_extern;    /* numbers in use before this event */
     uint32_t room;                              /* entries that a frame's arrays need to go past it */
@@ -113,6 +113,7 @@ typedef struct tr_module {
     tr_event **ends;        int64_t n_ends, cap_ends;           /* every SYNC, BREAK, RETURN */
     tr_miss *misses;
     _Atomic(tr_frame *) spare;                  /* a frame kept for the next call */
+    _Atomic(int64_t) active;                    /* frames in use */
     _Atomic(uint64_t) calls, fallbacks, replays;
     uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
     uint64_t paths, compiles, recompiles, compile_us, events;
@@ -144,7 +145,8 @@ struct tr_frame {
     int64_t *scalars;
     uint32_t n_written;                         /* storages that the pending graph writes; more than fit: everything counts as written */
     const rt_storage *written[8];
-    bool graph_writes;
+    bool graph_checks;                          /* an op of the pending graph may fail on values */
+    bool mapped;                                /* the host mapped something for writing during this call */
     uint32_t n_pending;                         /* placeholders alive */
     bool recorded;                              /* something new was recorded on this call */
     bool rebuild;                               /* a graph on the path has to output more */
