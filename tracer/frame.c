@@ -51,25 +51,67 @@ static inline bool operand_fits(tr_frame *f, const tr_event *e, int k, const kn_
     return v->kind == KN_KIND_NONE;
 }
 
+static inline bool writable(const tr_event *e, const rt_op *c)
+{
+    if (!e->writes)
+        return true;
+    const rt_storage *s = c->in[0].as.tensor->storage;          /* mapped: eager says what is wrong */
+    return !s || (!atomic_load_explicit(&((rt_storage *)(uintptr_t)s)->mapped_read, memory_order_relaxed) &&
+                  !atomic_load_explicit(&((rt_storage *)(uintptr_t)s)->mapped_write, memory_order_relaxed));
+}
+
+static inline bool commit(tr_frame *f, uint32_t n_externs)
+{
+    for (uint32_t i = f->n_externs; i < n_externs; i++)
+        rt_retain(f->externs[i]);
+    f->n_externs = n_externs;
+    return true;
+}
+
 static inline bool event_fits(tr_frame *f, const tr_event *e, const rt_op *c)
 {
     if (e->kind != EV_OP || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words)
         return false;
+    uint32_t n_externs = f->n_externs;
+    if (f->generic)
+        return tr_generic_fits(f, e, c, &n_externs) && writable(e, c) && commit(f, n_externs);
     for (int i = 0; i < c->n_words; i++)
         if (e->words[i] != c->words[i])
             return false;
-    uint32_t n_externs = f->n_externs;
     for (int k = 0; k < c->n_in; k++)
         if (!operand_fits(f, e, k, &c->in[k], &n_externs))
             return false;
-    if (e->writes) {
-        kn_tensor *x = c->in[0].as.tensor;
-        if (x->storage && (atomic_load_explicit(&x->storage->mapped_read, memory_order_relaxed) || atomic_load_explicit(&x->storage->mapped_write, memory_order_relaxed)))
-            return false;                       /* eager says what is wrong */
+    return writable(e, c) && commit(f, n_externs);
+}
+
+/* No child fits: would one if sizes were free? Then the entry gives way to a generic one. */
+static bool differs_by_sizes(const tr_frame *f, const tr_event *e, const rt_op *c)
+{
+    if (e->kind != EV_OP || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words)
+        return false;
+    for (int i = 0; i < c->n_words; i++)
+        if (!(e->size_mask >> i & 1) && e->words[i] != c->words[i])
+            return false;
+    uint32_t bound = f->n_externs;
+    for (int k = 0; k < c->n_in; k++) {
+        const kn_value *v = &c->in[k];
+        int64_t bits;
+        tr_code code = e->in[k];
+        if (tr_kind(code) == TR_SCALAR ? rt_scalar_bits(v, &bits) != tr_scalar_dtype(code) : tr_kind(code) == TR_NONE && v->kind != KN_KIND_NONE)
+            return false;
+        if (tr_kind(code) != TR_SLOT && tr_kind(code) != TR_EXTERN)
+            continue;
+        if (v->kind != KN_KIND_TENSOR)
+            return false;
+        const kn_tensor *t = v->as.tensor;
+        if (tr_kind(code) == TR_SLOT ? t->serial != f->serial || t->slot != tr_index(code) : t->state != RT_REAL || t->serial == f->serial)
+            return false;
+        if (tr_kind(code) == TR_EXTERN && tr_index(code) < f->n_externs && f->externs[tr_index(code)] != t)
+            return false;
+        for (int i = 0; tr_kind(code) == TR_EXTERN && tr_index(code) >= bound && i < e->n_bind; i++)
+            if (e->bind[i].index == tr_index(code) && (e->bind[i].layout->dtype != t->layout->dtype || e->bind[i].layout->rank != t->layout->rank))
+                return false;
     }
-    for (uint32_t i = f->n_externs; i < n_externs; i++)
-        rt_retain(f->externs[i]);
-    f->n_externs = n_externs;
     return true;
 }
 
@@ -105,9 +147,9 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
         if (!t)
             return false;
         t->state = RT_PENDING;
-        t->layout = e->out[i].layout;
         t->serial = f->serial;
         t->slot = e->first_slot + (uint32_t)i;
+        t->layout = f->generic ? f->shapes[t->slot].out.layout : e->out[i].layout;
         t->u.trace = &f->trace;
         f->slots[t->slot].t = t;
         f->slots[t->slot].event = e;
@@ -134,6 +176,12 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
         f->n_scalars = e->first_scalar + e->n_scalar;
         return true;
     }
+    if (!f->generic)
+        for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire))
+            if (differs_by_sizes(f, e, c)) {
+                atomic_store_explicit(&f->entry->superseded, true, memory_order_relaxed);
+                break;
+            }
     return false;
 }
 
@@ -175,8 +223,10 @@ void tr_diverge(tr_frame *f)
     if (spent && s == KN_OK)
         tr_module_note(f->module, BREAK_TOO_MANY_PATHS, f->at->site, "%llu paths are known", (unsigned long long)f->module->paths);
     pthread_mutex_unlock(&f->module->lock);
-    if (s != KN_OK || spent) {
-        atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
+    bool superseded = atomic_load_explicit(&f->entry->superseded, memory_order_relaxed);    /* the next call records a generic entry */
+    if (s != KN_OK || spent || superseded) {
+        if (!superseded)
+            atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
         tr_let_go(f);
         return;
     }
@@ -347,7 +397,7 @@ void tr_finish(tr_frame *f, kn_tensor **tensors, int n)
     bool complete = end->kind == EV_RETURN;
     tr_let_go(f);
     if (complete && (f->recorded || f->rebuild))
-        tr_compile_path(f->module, end);
+        tr_compile_path(f, end);
 }
 
 /* ---- frames -------------------------------------------------------------------------------------------------------------------------------------------- */
@@ -396,6 +446,13 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
     f->n_externs = (uint32_t)n;
     for (int i = 0; i < n; i++)
         f->externs[i] = rt_retain(args[i]);
+    f->generic = e->generic;
+    f->n_key = f->n_call_words = 0;
+    for (int i = 0; f->generic && i < n; i++)
+        if (!tr_generic_bind(f, (uint32_t)i, args[i])) {
+            tr_frame_free(f);
+            return NULL;
+        }
     f->graph_writes = f->recorded = f->rebuild = f->failed = false;
     f->path_cache = NULL;
     f->program_ns = 0;
@@ -418,10 +475,16 @@ void tr_frame_free(tr_frame *f)
     f->n_externs = f->n_slots = 0;
     f->ctx = NULL;
     f = atomic_exchange(&f->module->spare, f);
-    if (f) {
-        kb_free(f->slots);
-        kb_free(f->externs);
-        kb_free(f->scalars);
-        kb_free(f);
-    }
+    tr_frame_destroy(f);
+}
+
+void tr_frame_destroy(tr_frame *f)
+{
+    if (!f)
+        return;
+    tr_generic_free(f);
+    kb_free(f->slots);
+    kb_free(f->externs);
+    kb_free(f->scalars);
+    kb_free(f);
 }
