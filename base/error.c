@@ -79,7 +79,8 @@ kn_status kb_fail_memory(size_t bytes)
 
 const char *kb_error_text(void) { return kb_tls ? kb_tls->text : ""; }
 
-kn_status kb_error_status(void) { return kb_tls ? kb_tls->status : KN_OK; }
+/* Asked after a failure: where not even the thread's block could be had, memory was short. */
+kn_status kb_error_status(void) { return kb_tls ? kb_tls->status : KN_E_MEMORY; }
 
 kn_status kb_broken(const char *file, int line, const char *what)
 {
