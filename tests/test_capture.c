@@ -632,6 +632,85 @@ Test(capture, five_thousand_operators_on_a_small_stack)
     pthread_attr_destroy(&small);
 }
 
+/* ---- operators of one's own ---------------------------------------------------------------------------------------------------------------------- */
+static int effects, rows_now = 4;
+static kn_status double_it(const kn_op_args *c)
+{
+    for (int64_t i = 0; i < c->out[0].numel; i++)
+        ((float *)c->out[0].data)[i] = 2.0f * ((const float *)c->in[0].data)[i % c->in[0].numel];
+    effects++;
+    return KN_OK;
+}
+static kn_status rows_from_outside(kn_infer *q)
+{
+    q->out[0].dtype = KN_F32;
+    q->out[0].shape.rank = 2;
+    q->out_sizes[0] = rows_now;
+    q->out_sizes[1] = 4;
+    return rows_now < 0 ? KN_E_VALUE : KN_OK;
+}
+static kn_status refuse_negatives(const kn_op_args *c)
+{
+    for (int64_t i = 0; i < c->in[0].numel; i++)
+        if (((const float *)c->in[0].data)[i] < -0.9f)
+            return KN_E_VALUE;
+    return double_it(c);
+}
+
+static void define_ops(void)
+{
+    static const kn_op_class ops[] = {
+        {.abi = sizeof(kn_op_class), .name = "test::effect", .signature = "T(T)", .flags = KN_OP_EFFECT, .run = double_it},
+        {.abi = sizeof(kn_op_class), .name = "test::rows", .signature = "T(T)", .infer = rows_from_outside, .run = double_it},
+        {.abi = sizeof(kn_op_class), .name = "test::picky", .signature = "T(T)", .run = refuse_negatives}};
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(kn_define_op(&ops[i]), KN_OK, "%s", kn_last_error());
+}
+
+static kn_value with_effects(World *w, kn_tensor *x)
+{
+    kn_tensor *h = kn_add(x, 1.0);
+    effects = 0;
+    kn_op("test::effect", h);                   /* nobody wants its result */
+    see(w, effects);
+    kn_tensor *y = kn_op("test::effect", kn_mul(h, w->a));
+    see(w, effects);
+    return T(kn_sub(y, h));
+}
+Test(capture, effect_of_an_unused_operator_is_lost)
+{
+    define_ops();
+    worlds("effects", with_effects, 6);
+}
+
+static kn_value with_rows(World *w, kn_tensor *x)
+{
+    rows_now = w->call % 4 == 3 ? -1 : 2 + w->call % 3;
+    kn_tensor *y = kn_op("test::rows", kn_neg(x));
+    see(w, kn_size(y, 0));
+    return kn_tuple(kn_add(y, 1.0), kn_mul(x, w->a));
+}
+Test(capture, shape_rule_that_looks_elsewhere_is_frozen)
+{
+    define_ops();
+    worlds("rows", with_rows, 16);
+}
+
+static kn_value picky(World *w, kn_tensor *x)
+{
+    kn_add_(w->buf, 1.0);
+    kn_tensor *y = kn_op("test::picky", kn_add(x, w->call % 3 == 2 ? 0.0 : 0.5));
+    if (kn_failed(y))
+        return kn_tuple(kn_neg(x), y);
+    kn_add_(w->buf, y);
+    return kn_tuple(y, kn_sum(w->buf));
+}
+Test(capture, kernel_that_refuses_values)
+{
+    define_ops();
+    worlds("picky", picky, 9);
+}
+
 /* ---- hooks ---------------------------------------------------------------------------------------------------------------------------------------- */
 static kn_hook own_hook[2];
 static kn_value meddling(kn_module *m, kn_value in, kn_value out, void *user)
