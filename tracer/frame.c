@@ -4,6 +4,7 @@
  * longest path.
  */
 #include "tracer/tr.h"
+#include "base/userop.h"
 #include "tracer/record.h"
 #include <string.h>
 #include <time.h>
@@ -51,6 +52,39 @@ static inline bool operand_fits(tr_frame *f, const tr_event *e, int k, const kn_
     return v->kind == KN_KIND_NONE;
 }
 
+/* ---- operators of one's own ---------------------------------------------------------------------------------------------------------------- */
+/* A user's shape rule may look at more than the operands: it is asked again at each call. */
+static bool custom_fits(const tr_event *e, const rt_op *c)
+{
+    kb_type types[KB_MAX_IN];
+    kb_infer in = {.op = c->op, .n_in = c->n_in, .in = types, .words = c->words};
+    const kb_userop *u = kb_userop_get(c->words[0]);
+    if (!u || !u->cls.infer)
+        return u != NULL;
+    for (int k = 0; k < c->n_in; k++) {
+        int64_t bits;
+        types[k] = (kb_type){.dtype = rt_scalar_bits(&c->in[k], &bits), .weak = true};
+        if (c->in[k].kind == KN_KIND_TENSOR)
+            kb_type_of_layout(&types[k], c->in[k].as.tensor->layout);
+        else if (c->in[k].kind == KN_KIND_NONE)
+            types[k].weak = false;
+    }
+    if (kb_infer_run(&in) != KN_OK)
+        return false;                           /* eager says why */
+    const kb_layout *l = e->out[0].layout;
+    bool same = in.out[0].dtype == l->dtype && in.out[0].rank == l->rank;
+    for (int d = 0; d < l->rank && same; d++)
+        same = in.out[0].size[d].v == l->sizes[d];
+    return same;
+}
+
+/* Its effects must come where the call stands, and once: the graph ends before it, and its result is a value from outside. */
+static bool has_effects(const rt_op *c)
+{
+    const kb_userop *u = kb_userop_get(c->words[0]);
+    return u && u->cls.flags & KN_OP_EFFECT;
+}
+
 /* Memory that the host has mapped: nothing may read it while it is mapped for writing, or write it at all. */
 static bool touches_mapped(const tr_frame *f, const tr_event *e)
 {
@@ -89,7 +123,7 @@ static inline bool event_fits(tr_frame *f, const tr_event *e, const rt_op *c)
     for (int k = 0; k < c->n_in; k++)
         if (!operand_fits(f, e, k, &c->in[k], &n_externs))
             return false;
-    return commit(f, e, n_externs);
+    return (e->op != OP_custom || custom_fits(e, c)) && commit(f, e, n_externs);
 }
 
 /* No child fits: would one if sizes were free? Then the entry gives way to a generic one. */
@@ -195,6 +229,7 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
     return false;
 }
 
+static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n, const char *site, int64_t bytes);
 static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
 
 /* An op whose size depends on values: its operands are read as the host reads them, which ends the graph; the op runs eagerly, and its result is a tensor
@@ -217,6 +252,11 @@ static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **o
     if (__builtin_expect(ctx->disabled != 0, 0)) {
         if (kb_op_info(c->op)->cls == KB_WRITE)
             tr_fill_leftovers(f);
+        rt_eager(ctx, c, out);
+        return;
+    }
+    if (__builtin_expect(c->op == OP_custom, 0) && has_effects(c)) {
+        end_graph(f, EV_BREAK, BREAK_EFFECT_OP, NULL, 0, c->site, 0);
         rt_eager(ctx, c, out);
         return;
     }

@@ -123,7 +123,7 @@ static uint32_t version_of(const tr_frame *f, tr_code c)
 static bool remembered(const tr_frame *f, const tr_event *e, const rt_op *c)
 {
     const tr_shape *s = &f->shapes[e->first_slot];
-    if (!s->known || s->event != e)
+    if (!s->known || s->event != e || e->op == OP_custom)       /* a user's rule is asked each time */
         return false;
     for (int k = 0; k < e->n_in; k++)
         if (s->in_version[k] != version_of(f, e->in[k]))
