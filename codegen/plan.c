@@ -283,10 +283,13 @@ static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *
     for (int64_t i = node + 1; k && i < g->n_nodes; i++)
         if (g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == node && g->nodes[i].attr == (uint32_t)k)
             root = g->nodes[i].root;
-    if (root == UINT32_MAX)
-        return kb_fail(KN_E_UNSUPPORTED, "result %d of %s has no use in the graph", k, ir_op_name(g->nodes[node].op));
     buf->layout = layout(pl, t);
-    *place = place_of(pl, root, 0);
+    if (root == UINT32_MAX) {   /* nobody projects it: a place of its own, past everything else */
+        *place = (cg_place){CG_SLOT_ARENA, pl->p->arena_bytes};
+        pl->p->arena_bytes += padded(cg_numel(t) * (int64_t)kb_dtype_bytes(t->dtype));
+    } else {
+        *place = place_of(pl, root, 0);
+    }
     return buf->layout ? KN_OK : kb_error_status();
 }
 

@@ -42,6 +42,13 @@ Test(alloc, data_of_every_size)
     cr_assert_eq(kb_data_stats().live, 0);
 }
 
+/* Under the address sanitizer every block is given back at once, so that it sees uses of freed data */
+#if defined __SANITIZE_ADDRESS__
+enum { KEEPS_BLOCKS = 0 };
+#else
+enum { KEEPS_BLOCKS = 1 };
+#endif
+
 Test(alloc, statistics)
 {
     void *p = kb_data_alloc(1000000), *q = kb_data_alloc(500);
@@ -52,13 +59,15 @@ Test(alloc, statistics)
     s = kb_data_stats();
     cr_assert_eq(s.live, 500);
     cr_assert_eq(s.peak, 1000500);
-    cr_assert(s.cached >= 1000000);
     kb_data_reset_peak();
     cr_assert_eq(kb_data_stats().peak, 500);
-    cr_assert_eq(kb_data_alloc(1000000), p, "the block just freed is given out again");
-    kb_data_free(p, 1000000);
+    if (KEEPS_BLOCKS) {
+        cr_assert(s.cached >= 1000000);
+        cr_assert_eq(kb_data_alloc(1000000), p, "the block just freed is given out again");
+        kb_data_free(p, 1000000);
+    }
     kb_data_free(q, 500);
-    cr_assert(kb_data_stats().cached >= 1000500);
+    cr_assert(!KEEPS_BLOCKS || kb_data_stats().cached >= 1000500);
     kb_data_trim();
     cr_assert_eq(kb_data_stats().cached, 0);
     cr_assert_eq(kb_data_stats().live, 0);
@@ -75,7 +84,7 @@ Test(alloc, idle_memory_is_bounded)
             kb_data_free(p, size);
             cr_assert(kb_data_stats().cached <= (size_t)256 << 20);
         }
-    cr_assert(kb_data_stats().cached > (size_t)128 << 20);
+    cr_assert(!KEEPS_BLOCKS || kb_data_stats().cached > (size_t)128 << 20);
 }
 
 enum { BLOCKS = 300 };
@@ -135,7 +144,8 @@ static void *host_hook(void *user, void *old, size_t size, size_t align)
 
 Test(alloc, everything_goes_through_the_hook)
 {
-    host h = {0}, before;
+    static host h; /* the library calls its hook until the process has ended */
+    host before;
     kb_arena a = {0};
     void *p, *q, *big;
     int64_t *items = NULL, n = 0, cap = 0;

@@ -18,7 +18,8 @@ limit=${TEST_TIMEOUT:-600}
 common=halt_on_error=1:abort_on_error=1:log_path=$PWD/$reports/report
 export UBSAN_OPTIONS=print_stacktrace=1:$common
 export TSAN_OPTIONS=$common
-asan=detect_stack_use_after_return=1:allocator_may_return_null=1:$common
+# Not detect_stack_use_after_return: gcc 12 puts frames with 64-byte vectors at odd addresses under it, and they fault
+asan=detect_stack_use_after_return=0:allocator_may_return_null=1:$common
 
 # The thread sanitizer of older compilers cannot live with much address randomisation
 launch=()
@@ -70,7 +71,8 @@ fi
 
 count=0
 for report in "$reports"/report*; do
-    [ -e "$report" ] || continue
+    # A refused huge allocation is written there too, as a warning, and is what a test asked for
+    grep -qsE 'ERROR: |SUMMARY: |runtime error: |WARNING: ThreadSanitizer' "$report" || continue
     count=$((count + 1))
     echo "---- sanitizer report $report"
     head -n 60 "$report"

@@ -137,9 +137,25 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
     return false;
 }
 
+static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
+
+/* An op whose size depends on values: its operands are read as the host reads them, which ends the graph; the op runs eagerly, and its result is a tensor
+ * that no event made: an extern where it is used, of this call's size. Another size on another call is another path. */
+static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+{
+    for (int k = 0; k < c->n_in; k++)
+        if (c->in[k].kind == KN_KIND_TENSOR && host_read(trace, ctx, c->in[k].as.tensor, BREAK_DYNAMIC_SIZE, c->site) != KN_OK)
+            break;                              /* the operand is an error tensor now, which the op hands on */
+    rt_eager(ctx, c, out);
+}
+
 static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     tr_frame *f = frame_of(trace);
+    if (__builtin_expect((kb_op_info(c->op)->flags & KB_F_DYNAMIC) != 0, 0)) {
+        dynamic_op(trace, ctx, c, out);
+        return;
+    }
     if (__builtin_expect(ctx->disabled != 0, 0)) {
         if (kb_op_info(c->op)->cls == KB_WRITE)
             tr_fill_leftovers(f);
