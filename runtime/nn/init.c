@@ -15,7 +15,7 @@
 
 kn_tensor *nn_uniform(kn_dtype d, kn_shape s, double width) { return kn_sub(kn_mul(kn_rand(d, s), 2 * width), width); }
 
-static kn_tensor *finite(kn_tensor *t, double a, double b, const char *who, const char *site)
+static kn_tensor *refused(kn_tensor *t, double a, double b, const char *who, const char *site)
 {
     if (!t)
         return rt_error_tensorf(KN_E_VALUE, who, site, "the tensor is NULL");
@@ -25,7 +25,7 @@ static kn_tensor *finite(kn_tensor *t, double a, double b, const char *who, cons
 kn_tensor *kn_init_uniform_(kn_tensor *t, double low, double high, const char *site)
 {
     KN_SCOPE;
-    kn_tensor *error = finite(t, low, high, "init_uniform_", site);
+    kn_tensor *error = refused(t, low, high, "init_uniform_", site);
     if (error || kn_failed(t))
         return error ? kn_escape(error) : t;
     return kn_escape((kn_copy_)(t, kn_value_tensor(kn_add(kn_mul(kn_rand(kn_tensor_dtype(t), kn_tensor_shape(t)), high - low), low)), site));
@@ -34,7 +34,7 @@ kn_tensor *kn_init_uniform_(kn_tensor *t, double low, double high, const char *s
 kn_tensor *kn_init_normal_(kn_tensor *t, double mean, double std, const char *site)
 {
     KN_SCOPE;
-    kn_tensor *error = finite(t, mean, std, "init_normal_", site);
+    kn_tensor *error = refused(t, mean, std, "init_normal_", site);
     if (error || kn_failed(t))
         return error ? kn_escape(error) : t;
     return kn_escape((kn_copy_)(t, kn_value_tensor(kn_add(kn_mul(kn_randn(kn_tensor_dtype(t), kn_tensor_shape(t)), std), mean)), site));
