@@ -47,16 +47,16 @@ kn_status infer_batch_norm(kb_infer *in)
 {
     char a[KR_TEXT];
     kb_dim c;
-    if (channels_of(in, &c) || per_channel(in, 1, "running mean", c) || per_channel(in, 2, "running variance", c) || per_channel(in, 3, "weight", c) ||
-        per_channel(in, 4, "bias", c))
+    if (channels_of(in, &c) || per_channel(in, 1, "weight", c) || per_channel(in, 2, "bias", c) || per_channel(in, 3, "running mean", c) ||
+        per_channel(in, 4, "running variance", c))
         return kb_error_status();
-    if (kr_has(in, 1) != kr_has(in, 2))
+    if (kr_has(in, 3) != kr_has(in, 4))
         return kb_fail(KN_E_VALUE, "running mean and variance come together or not at all");
     const kb_type *x = &in->in[0];
     kb_dim n = x->size[0];
     for (int i = 2; i < x->rank; i++)
         n = kd_mul(in, n, x->size[i]);
-    if ((in->words[0] || !kr_has(in, 1)) && kd_is(in, n, 1))
+    if ((in->words[0] || !kr_has(in, 3)) && kd_is(in, n, 1))
         return kb_fail(KN_E_VALUE, "more than one value per channel is needed to normalise by the batch, and %s has one", kr_shape(a, x));
     kr_fresh_at(in, 1, x->dtype, 1, &c);
     kr_fresh_at(in, 2, x->dtype, 1, &c);

@@ -244,7 +244,7 @@ static kn_status by_name(const char *name, size_t n, const kn_value *args, const
         *n_out = 1;
         return s;
     }
-    *n_out = c.o->n_out > 0 ? c.o->n_out : 1;
+    *n_out = op == OP_batch_norm && !c.words[0] ? 1 : c.o->n_out;    /* in evaluation nothing but its output is new */
     rt_dispatch(&(rt_op){op, c.n_in, c.n_words, c.in, c.words, site}, out);
     return KN_OK;
 }

@@ -84,7 +84,7 @@ static kb_buf operand(kk_tape *t, const kb_call *c, int k, kn_dtype type)
     return b.layout && !b.layout->contiguous ? kk_tape1(t, OP_clone, b) : b;
 }
 
-static void open_channels(channels *ch, kk_tape *t, const kb_call *c, int weight)
+static void open_channels(channels *ch, kk_tape *t, const kb_call *c)
 {
     const kb_layout *l = c->in[0].layout;
     *ch = (channels){.type = l->dtype == KN_F64 ? KN_F64 : KN_F32, .batch = l->sizes[0], .n = l->sizes[1], .space = 1};
@@ -92,8 +92,8 @@ static void open_channels(channels *ch, kk_tape *t, const kb_call *c, int weight
         ch->space *= l->sizes[d];
     ch->bytes = (int)kb_dtype_bytes(ch->type);
     ch->fold = KB_ISA_PICK(kk_folds)(ch->type);
-    ch->w = operand(t, c, weight, ch->type).data;
-    ch->b = operand(t, c, weight + 1, ch->type).data;
+    ch->w = operand(t, c, 1, ch->type).data;
+    ch->b = operand(t, c, 2, ch->type).data;
     kb_buf x = ch->whole = operand(t, c, 0, ch->type);
     ch->x = x.data;
     if (l->dtype == ch->type)
@@ -116,7 +116,7 @@ kn_status kernel_group_norm(const kb_call *c)
     channels ch;
     if (c->out[0].layout->numel == 0)
         return KN_OK;
-    open_channels(&ch, &t, c, 1);
+    open_channels(&ch, &t, c);
     ch.groups = c->words[0];
     ch.eps = c->n_in > 3 ? kk_scalar_f64(&c->in[3], 1e-5) : 1e-5;
     if (!t.status) {
@@ -127,6 +127,8 @@ kn_status kernel_group_norm(const kb_call *c)
 }
 
 /* ---- batch_norm ---------------------------------------------------------------------------------------------------------------------------- */
+enum { MEAN = 3, VAR = 4 };     /* operands: running statistics */
+
 /* Over all dimensions but the channels'. */
 static kb_buf statistic(kk_tape *t, kb_opcode op, kb_buf x, int64_t correction)
 {
@@ -154,7 +156,7 @@ static void batch_statistics(kk_tape *t, const kb_call *c, channels *ch, kb_buf 
 {
     int64_t count = ch->batch * ch->space;
     double n = (double)count, less = (double)(count - 1), momentum = c->n_in > 5 ? kk_scalar_f64(&c->in[5], 0.1) : 0.1;
-    kb_buf old_mean = operand(t, c, 1, ch->type), old_var = operand(t, c, 2, ch->type);
+    kb_buf old_mean = operand(t, c, MEAN, ch->type), old_var = operand(t, c, VAR, ch->type);
     *mean = statistic(t, OP_mean, x, 0);
     kb_buf squares = statistic(t, OP_var, x, count - 1);        /* divided by one */
     *var = kk_tape2(t, OP_div, squares, kk_number(&n));
@@ -168,17 +170,17 @@ kn_status kernel_batch_norm(const kb_call *c)
     kk_tape t = {0};
     channels ch;
     double one = 1, eps = c->n_in > 6 ? kk_scalar_f64(&c->in[6], 1e-5) : 1e-5;
-    bool by_batch = c->words[0] || c->n_in < 3 || !c->in[1].layout;
+    bool by_batch = c->words[0] || c->n_in <= VAR || !c->in[MEAN].layout;
     kb_buf mean, var;
-    open_channels(&ch, &t, c, 3);
+    open_channels(&ch, &t, c);
     if (by_batch)
         batch_statistics(&t, c, &ch, ch.whole, &mean, &var);
     else {
-        mean = operand(&t, c, 1, ch.type);
-        var = operand(&t, c, 2, ch.type);
-        for (int k = 1; k < 3; k++)
-            if (!t.status && c->out[k].data)
-                t.status = kb_run_copy(&c->in[k], c->out[k].data);
+        mean = operand(&t, c, MEAN, ch.type);
+        var = operand(&t, c, VAR, ch.type);
+        for (int k = 0; k < 2; k++)
+            if (!t.status && c->out[1 + k].data)
+                t.status = kb_run_copy(&c->in[MEAN + k], c->out[1 + k].data);
     }
     kb_buf r = kk_tape2(&t, OP_div, kk_number(&one), kk_tape1(&t, OP_sqrt, kk_tape2(&t, OP_add, var, kk_number(&eps))));
     ch.mean = mean.data;
