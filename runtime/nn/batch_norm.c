@@ -35,7 +35,7 @@ static kn_tensor *batch_norm_forward(BatchNorm *self, kn_tensor *x)
         if (self->cumulative)
             momentum = 1 / kn_item(count);
     }
-    kn_batch_norm_result r = kn_batch_norm(x, self->running_mean, self->running_var, self->weight, self->bias, .training = training || !self->running_mean,
+    kn_batch_norm_result r = kn_batch_norm(x, self->weight, self->bias, self->running_mean, self->running_var, .training = training || !self->running_mean,
         .momentum = kn_value_double(momentum), .eps = kn_value_double(self->eps));
     if (tracks && !kn_failed(r.output)) {
         kn_copy_(self->running_mean, r.running_mean);
