@@ -221,6 +221,8 @@ static void set_split(cg_step *st, int cost)
     }
 }
 
+static bool is_input(const cg_program *p, cg_place at) { return at.slot >= CG_SLOT_INPUT && at.slot < CG_SLOT_INPUT + p->n_inputs; }
+
 static kn_status kernel_step(planner *pl, cg_step *st, int32_t group)
 {
     cg_lowered *w = &pl->lowered[group];
@@ -237,6 +239,8 @@ static kn_status kernel_step(planner *pl, cg_step *st, int32_t group)
         st->any_scratch |= st->scratch[b];
         st->ptrs[b] = st->scratch[b] ? (cg_place){CG_SLOT_ARENA, w->offset[b]} : place_of(pl, w->root[b], w->offset[b]);
     }
+    for (int b = 0; b < st->n_ptrs; b++)
+        st->writes_input |= w->k->buffers[b].written && !st->scratch[b] && is_input(p, st->ptrs[b]);
     st->same_scalars = true;
     for (int s = 0; s < st->n_scalars; s++) {
         st->scalars[s] = w->scalar[s];
@@ -283,10 +287,13 @@ static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *
     for (int64_t i = node + 1; k && i < g->n_nodes; i++)
         if (g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == node && g->nodes[i].attr == (uint32_t)k)
             root = g->nodes[i].root;
-    if (root == UINT32_MAX)
-        return kb_fail(KN_E_UNSUPPORTED, "result %d of %s has no use in the graph", k, ir_op_name(g->nodes[node].op));
     buf->layout = layout(pl, t);
-    *place = place_of(pl, root, 0);
+    if (root == UINT32_MAX) {   /* nobody projects it: a place of its own, past everything else */
+        *place = (cg_place){CG_SLOT_ARENA, pl->p->arena_bytes};
+        pl->p->arena_bytes += padded(cg_numel(t) * (int64_t)kb_dtype_bytes(t->dtype));
+    } else {
+        *place = place_of(pl, root, 0);
+    }
     return buf->layout ? KN_OK : kb_error_status();
 }
 
@@ -335,7 +342,9 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     st->call = (kb_call){.op = (kb_opcode)n->op, .math = in.math, .n_in = n->n_in, .n_out = in.n_out, .words = words};
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;
-    return eager_call(pl, st, node, &in);
+    s = eager_call(pl, st, node, &in);
+    st->writes_input = st->write && is_input(pl->p, st->places[0]);
+    return s;
 }
 
 static kn_status make_steps(planner *pl)

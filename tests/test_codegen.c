@@ -1,7 +1,7 @@
 /* test_codegen.c: programs against the op interpreter, bit for bit, and how graphs are grouped.
  *
- * Kernels are interpreted by lp_interpret (KN_BACKEND=interp), which tests everything above the code generator; where kiln-llvm.so is found, machine code is
- * compared too. TEST_GRAPHS in the environment sets how many random graphs run (default 300).
+ * Kernels are interpreted by lp_interpret (KN_BACKEND=interp), which tests everything above the code generator; then
+ * machine code, for which kiln-llvm.so must be there. TEST_GRAPHS in the environment sets how many random graphs run (default 300).
  */
 #include "base/env.h"
 #include "base/error.h"
@@ -105,6 +105,37 @@ Test(codegen, aliased_inputs_keep_order, .init = interpreted)
     check("graph (%0: f32[16] @1, %1: f32[16] @1) {\n %2 = add_(%0, %1, _)\n %3 = mul(%1, 2.0)\n %4 = mul_(%1, %0)\n %5 = exp(%0)\n return %3, %5\n}\n");
 }
 
+/* A bad index is found before the counter of the call is written, though it stands after it. */
+Test(codegen, checks_come_before_writes, .init = interpreted)
+{
+    ir_graph *g = parse("graph (%0: f32[2], %1: i64[3], %2: f32[4, 2]) {\n %3 = add_(%0, 1.0, _)\n %4 = embedding(%2, %1)\n %5 = exp(%4)\n"
+                        " return %5\n}\n");
+    float counter[2] = {5, 6}, table[8] = {0};
+    int64_t index[3] = {1, 4, 0};
+    void *out[1] = {counter};
+    cg_program *p = cg_compile(g, NULL);
+    cr_assert_not_null(p);
+    cr_assert_eq(cg_run(p, (void *[]){counter, index, table}, NULL, out), KN_E_INDEX);
+    cr_assert(counter[0] == 5 && counter[1] == 6 && out[0] == NULL, "nothing was written, no output is left");
+    index[1] = 3;
+    cr_assert_eq(cg_run(p, (void *[]){counter, index, table}, NULL, out), KN_OK);
+    cr_assert(counter[0] == 6 && ((float *)out[0])[0] == 1);
+    kb_data_free(out[0], (size_t)cg_output_bytes(p, 0));
+    cg_program_free(p);
+    ir_free(g);
+}
+
+Test(codegen, memory_is_reused, .init = interpreted)
+{
+    /* a chain of products: two blocks, however long */
+    cg_stats s = check("graph (%0: f32[64, 64]) {\n %1 = matmul(%0, %0)\n %2 = matmul(%1, %0)\n %3 = matmul(%2, %0)\n %4 = matmul(%3, %0)\n"
+                       " %5 = matmul(%4, %0)\n %6 = matmul(%5, %0)\n return %6\n}\n");
+    cr_assert_eq(s.arena_bytes, 2 * 64 * 64 * 4);
+    /* a kernel's result takes its operand's place */
+    s = check("graph (%0: f32[64, 64]) {\n %1 = matmul(%0, %0)\n %2 = relu(%1)\n %3 = matmul(%2, %0)\n return %3\n}\n");
+    cr_assert_eq(s.arena_bytes, 64 * 64 * 4);
+}
+
 /* ---- values --------------------------------------------------------------------------------------------------------------------------- */
 Test(codegen, long_rows_and_odd_sizes, .init = interpreted)
 {
@@ -141,6 +172,31 @@ Test(codegen, equal_kernels_compile_once, .init = interpreted)
     cg_shutdown();
 }
 
+Test(codegen, dumps_a_folder, .init = interpreted)
+{
+    char dir[] = "/tmp/kiln-dump-XXXXXX", path[128], line[256] = "";
+    cr_assert_not_null(mkdtemp(dir));
+    ir_graph *g = parse("graph (%0: f32[4]) {\n %1 = exp(%0)\n return %1\n}\n");
+    cg_program *p = cg_compile(g, &(cg_options){.dump_dir = dir, .name = "one"});
+    cr_assert_not_null(p, "%s", kb_error_text());
+    static const char *const files[] = {"graph.kn", "k0_exp.loop", "program.txt"};
+    static const char *const first[] = {"graph (", "kernel k0_exp", "program: 1 steps (1 kernels"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/one/%s", dir, files[i]);
+        FILE *f = fopen(path, "r");
+        cr_assert_not_null(f, "%s", path);
+        cr_assert_not_null(fgets(line, sizeof line, f));
+        cr_assert_eq(strncmp(line, first[i], strlen(first[i])), 0, "%s: %s", files[i], line);
+        fclose(f);
+        remove(path);
+    }
+    snprintf(path, sizeof path, "%s/one", dir);
+    remove(path);
+    remove(dir);
+    cg_program_free(p);
+    ir_free(g);
+}
+
 /* ---- random graphs ---------------------------------------------------------------------------------------------------------------------- */
 static void random_graphs(int count, uint64_t first, const cg_options *o)
 {
@@ -164,10 +220,26 @@ static void random_graphs(int count, uint64_t first, const cg_options *o)
 Test(codegen, random_graphs_eager_steps, .init = interpreted) { random_graphs(100, 1000, &(cg_options){.no_backend = true}); }
 Test(codegen, random_graphs_interpreted_kernels, .init = interpreted) { random_graphs(300, 1, NULL); }
 
+/* Large enough that rows and blocks are split among threads, and scratch rows are in use. */
+Test(codegen, threads_do_not_matter)
+{
+    static const char *const texts[] = {
+        ("graph (%0: f32[600, 1000], %1: f32[1000]) {\n %2 = gelu(%0)\n %3 = softmax(%2) dim=1\n %4 = mul(%3, %1)\n %5 = sum(%4) dims=[1]\n"
+        " return %4, %5\n}\n"),
+        "graph (%0: f32[700001], %1: f32[]) {\n %2 = exp(%0)\n %3 = tanh(%2)\n %4 = mul(%3, %1)\n return %4\n}\n",
+        "graph (%0: f32[3, 200000], %1: f32[3, 1]) {\n %2 = exp(%0)\n %3 = mul(%2, %1)\n %4 = mul_(%0, 2.0)\n return %3\n}\n",
+    };
+    cr_assert_not_null(cg_backend_get(), "%s", kb_error_text());
+    for (int threads = 1; threads <= 4; threads++) {
+        kb_set_threads(threads);
+        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+            check(texts[i]);
+    }
+}
+
 Test(codegen, random_graphs_machine_code)
 {
-    if (!cg_backend_get())
-        cr_skip_test("no code generator: %s", kb_error_text());
+    cr_assert_not_null(cg_backend_get(), "%s", kb_error_text());
     random_graphs(40, 1, NULL);
     cg_shutdown();
 }

@@ -82,6 +82,7 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     e->op = (uint16_t)c->op;
     e->math = (uint8_t)f->ctx->last_math;
     e->writes = writes;
+    e->checks = (info->flags & KB_F_CHECKS) != 0;
     e->first_slot = f->n_slots;
     e->first_scalar = f->n_scalars;
     e->first_extern = f->n_externs;
@@ -111,6 +112,9 @@ static void raise(_Atomic(uint32_t) *max, uint32_t n)
 /* The event can be seen from here on; the frame's numbers move past it. */
 static void publish(tr_frame *f, tr_event *e, uint32_t n_externs, uint32_t n_scalars, kn_tensor **out)
 {
+    e->room = e->first_slot + e->n_out;
+    e->room = n_externs > e->room ? n_externs : e->room;
+    e->room = n_scalars > e->room ? n_scalars : e->room;
     raise(&f->entry->max_slots, e->first_slot + e->n_out + 8);
     raise(&f->entry->max_externs, n_externs + KB_MAX_IN);
     raise(&f->entry->max_scalars, n_scalars + KB_MAX_IN);
@@ -185,9 +189,12 @@ void tr_record_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in,
         e->crossing_bytes = bytes;
         e->count = 1;
         e->parent = f->at;
-        tr_graph *g = tr_graph_new(f->module, f->graph_begin, e);
-        if (g)
-            mark_kept(f, g);
+        if (!tr_graph_new(f->module, f->graph_begin, e))
+            e = NULL;
+    }
+    if (e) {
+        if (e->graph)
+            mark_kept(f, e->graph);
         tr_event_link(f->at, e);
         f->module->paths += kind == EV_RETURN;
         if (kind != EV_RETURN)

@@ -43,9 +43,10 @@ struct tr_event {
     uint8_t kind, n_in, n_out, n_bind;
     uint16_t op, n_words;                       /* SYNC, BREAK: op holds the break code */
     uint8_t math;
-    bool writes, copies;                        /* an in-place op; a view op that copies */
+    bool writes, copies, checks;                /* an in-place op; a view op that copies; an op that may fail on values */
     uint16_t n_scalar;
     uint32_t first_slot, first_scalar, first_extern;    /* numbers in use before this event */
+    uint32_t room;                              /* entries that a frame's arrays need to go past it */
     const tr_code *in;
     const int64_t *words;
     tr_out *out;
@@ -112,6 +113,7 @@ typedef struct tr_module {
     tr_event **ends;        int64_t n_ends, cap_ends;           /* every SYNC, BREAK, RETURN */
     tr_miss *misses;
     _Atomic(tr_frame *) spare;                  /* a frame kept for the next call */
+    _Atomic(int64_t) active;                    /* frames in use */
     _Atomic(uint64_t) calls, fallbacks, replays;
     uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
     uint64_t paths, compiles, recompiles, compile_us, events;
@@ -124,7 +126,7 @@ typedef struct tr_slot {
     kn_tensor *t;                               /* the handle, not counted; NULL once it is gone */
     const tr_event *event;
     rt_storage *storage;                        /* of a fresh slot that has its values; counted */
-    char *error;                                /* the op that makes it failed on this call: its sentence; owned */
+    char *error;                                /* the op that makes it failed on this call: its sentence; owned, or tr_no_memory */
 } tr_slot;
 
 struct tr_frame {
@@ -137,17 +139,20 @@ struct tr_frame {
     tr_event *at;                               /* the newest event that matched or was recorded */
     tr_event *graph_begin;
     uint32_t n_slots, n_externs, n_scalars, graph_slot;         /* graph_slot: first slot of the pending graph */
-    int64_t cap_slots, cap_externs, cap_scalars;
+    int64_t cap_slots, cap_externs, cap_scalars, room;         /* room: the least of the three */
     tr_slot *slots;
     kn_tensor **externs;                        /* counted */
     int64_t *scalars;
     uint32_t n_written;                         /* storages that the pending graph writes; more than fit: everything counts as written */
     const rt_storage *written[8];
-    bool graph_writes;
+    bool graph_checks;                          /* an op of the pending graph may fail on values */
+    bool mapped;                                /* the host mapped something for writing during this call */
     uint32_t n_pending;                         /* placeholders alive */
     bool recorded;                              /* something new was recorded on this call */
     bool rebuild;                               /* a graph on the path has to output more */
     bool failed;                                /* an op failed inside a deferred graph */
+    char *lost_write;                           /* a write could not be done: why. The call fails; owned, or tr_no_memory */
+    kn_status lost_status;
     const char *path_cache;                     /* module path while recording; NULL: ask again */
     uint64_t program_ns;                        /* spent inside programs and kernels */
 };
@@ -158,7 +163,8 @@ tr_entry *tr_entry_find(tr_module *m, int n, kn_tensor *const *args);
 tr_entry *tr_entry_add(tr_module *m, int n, kn_tensor *const *args, const char *site);
 tr_event *tr_event_new(tr_module *m, size_t n_in, size_t n_words, size_t n_out, size_t n_bind);   /* lock held; zeroed; NULL when memory is short */
 void tr_event_link(tr_event *parent, tr_event *e);                                              /* lock held */
-tr_graph *tr_graph_new(tr_module *m, tr_event *begin, tr_event *end);                           /* lock held; also when it has no ops (then NULL and end->graph NULL) */
+/* Lock held. end->graph becomes the graph, or stays NULL when it has no ops. False when memory is short: then `end` must not be linked. */
+bool tr_graph_new(tr_module *m, tr_event *begin, tr_event *end);
 void tr_module_note(tr_module *m, int code, const char *site, const char *format, ...) __attribute__((format(printf, 4, 5)));
 static inline const tr_out *tr_out_of(const tr_frame *f, uint32_t slot)
 {
@@ -175,6 +181,7 @@ void tr_frame_free(tr_frame *f);
 void tr_diverge(tr_frame *f);
 /* The call's end: `tensors` are the result's. */
 void tr_finish(tr_frame *f, kn_tensor **tensors, int n);
+/* Other calls may have lengthened the path since this frame was made, so replay asks again. */
 bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
 
 /* ---- exec.c -------------------------------------------------------------------------------------------------------------------------------------- */
@@ -189,6 +196,8 @@ bool tr_slot_alive(const tr_frame *f, uint32_t slot);   /* its handle is still t
 rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_layout **layout);
 void tr_fill_leftovers(tr_frame *f);            /* all of them, before a write could change what they read */
 bool tr_is_written(const tr_frame *f, const rt_storage *s);
+extern char tr_no_memory[];                     /* the sentence of a failure for whose own there was no memory */
+static inline void tr_free_text(char *text) { if (text != tr_no_memory) kb_free(text); }
 
 /* ---- build.c --------------------------------------------------------------------------------------------------------------------------------------- */
 /* The graph as IR, with the root slots in `out` (bytes by slot - first_slot) as outputs. NULL after a failure. *v's lists are filled. */

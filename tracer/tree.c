@@ -116,18 +116,8 @@ void tr_event_link(tr_event *parent, tr_event *e)
     atomic_store_explicit(at, e, memory_order_release);
 }
 
-tr_graph *tr_graph_new(tr_module *m, tr_event *begin, tr_event *end)
+static tr_graph *graph_new(tr_module *m, tr_event *begin, tr_event *end, int n_ops, bool writes)
 {
-    int n_ops = 0;
-    bool writes = false;
-    for (tr_event *e = end->parent; e && e != begin; e = e->parent) {
-        n_ops++;
-        writes |= e->writes;
-    }
-    if (!KB_PUSH(&m->ends, &m->n_ends, &m->cap_ends, end))
-        return NULL;
-    if (!n_ops)
-        return NULL;
     tr_graph *g = kb_arena_alloc(&m->arena, sizeof *g);
     if (!g)
         return NULL;
@@ -141,8 +131,24 @@ tr_graph *tr_graph_new(tr_module *m, tr_event *begin, tr_event *end)
     if (!g->wanted || !KB_PUSH(&m->graphs, &m->n_graphs, &m->cap_graphs, g))
         return NULL;
     g->number = (int)m->n_graphs;
-    end->graph = g;
     return g;
+}
+
+bool tr_graph_new(tr_module *m, tr_event *begin, tr_event *end)
+{
+    int n_ops = 0;
+    bool writes = false;
+    for (tr_event *e = end->parent; e && e != begin; e = e->parent) {
+        n_ops++;
+        writes |= e->writes;
+    }
+    if (!KB_PUSH(&m->ends, &m->n_ends, &m->cap_ends, end))
+        return false;
+    if (n_ops && !(end->graph = graph_new(m, begin, end, n_ops, writes))) {
+        m->n_ends--;                            /* an end without its graph would let calls pass with nothing done */
+        return false;
+    }
+    return true;
 }
 
 /* ---- recompilations and fallbacks, told once a text ------------------------------------------------------------------------------------- */
