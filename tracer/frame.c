@@ -325,7 +325,7 @@ void tr_graph_ended(tr_frame *f, tr_event *e)
 static tr_event *find_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n)
 {
     for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire))
-        if (e->kind == kind && e->op == code && e->n_in == n && memcmp(e->in, in, (size_t)n * sizeof *in) == 0)
+        if (e->kind == kind && e->op == code && e->n_in == n && (n == 0 || memcmp(e->in, in, (size_t)n * sizeof *in) == 0))
             return e;
     return NULL;
 }
