@@ -258,6 +258,11 @@ bool tr_generic_fits(tr_frame *f, const tr_event *e, const rt_op *c, uint32_t *n
         fits = operand_fits(f, e, k, &c->in[k], n_externs);
     if (fits && !(e->n_out && remembered(f, e, c)))
         fits = infer_shapes(f, e, c);
+    if (fits && e->op == OP_custom) {           /* a user's rule may look at anything: what it gave is part of the key */
+        const kb_layout *l = f->shapes[e->first_slot].out.layout;
+        for (int d = 0; d < l->rank && fits; d++)
+            fits = put_key(f, l->sizes[d]);
+    }
     if (fits)
         fits = tr_generic_words(f, e, c->words);
     if (!fits)
