@@ -9,7 +9,7 @@
 
 enum { CG_MAX_CELLS = 1024 };
 
-typedef enum cg_cell_kind { CELL_LOAD, CELL_CONST, CELL_SCALAR, CELL_CONVERT, CELL_PRIM, CELL_BODY, CELL_REDUCE } cg_cell_kind;
+typedef enum cg_cell_kind { CELL_LOAD, CELL_CONST, CELL_SCALAR, CELL_SIZE, CELL_CONVERT, CELL_PRIM, CELL_BODY, CELL_REDUCE } cg_cell_kind;
 
 typedef struct cg_cell {
     uint8_t kind, type;         /* type: LP_PRED or a dtype; of a LOAD that of the value in registers (bool: LP_PRED) */
@@ -20,7 +20,7 @@ typedef struct cg_cell {
     const cg_body *body;
     kn_dtype math;
     double value;               /* CONST */
-    int64_t int_value;
+    int64_t int_value;          /* CONST; SIZE: what is taken off the row's length */
     int16_t buffer, scalar;
     int cost;                   /* of this cell alone */
     /* what lower.c finds out */

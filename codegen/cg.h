@@ -13,7 +13,7 @@
 #include "ir/ir.h"
 
 /* ---- backend: what codegen/llvm/ exports. It links neither form of libkiln; all it needs of us comes in `host` ------------------------ */
-enum { CG_BACKEND_ABI = 1 };
+enum { CG_BACKEND_ABI = 2 };
 typedef struct cg_host {
     uint32_t abi;                               /* CG_BACKEND_ABI */
     void *(*alloc)(size_t size);
@@ -43,9 +43,10 @@ void cg_shutdown(void);                         /* frees kernel cache and backen
 typedef struct cg_program cg_program;
 
 typedef struct cg_stats {
-    int ops, groups, kernels, kernels_compiled /* not found in the cache of equal kernels */, eager_steps, copies;
+    int ops, groups, kernels, kernels_compiled /* by the backend: had no code yet */, eager_steps, copies;
     int64_t arena_bytes, output_bytes, largest_op_bytes;
-    double compile_ms, codegen_ms;              /* whole, and inside the backend */
+    double compile_ms, codegen_ms;              /* whole, and inside the backend (all threads together) */
+    double codegen_wall_ms, plan_ms;            /* the same by the clock; all else: planning, which is what known kernels cost */
 } cg_stats;
 
 typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */; } cg_options;

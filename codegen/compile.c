@@ -1,187 +1,18 @@
-/* compile.c: from a graph to a program, and the cache of compiled kernels.
- *
- * THE CACHE holds one entry a distinct kernel (lp_hash, lp_equal) for the life of the process; entries count the programs that use them. Two threads that
- * compile the same kernel at once both do the work, and the later one drops its own. cg_shutdown frees what no program uses.
+/* compile.c: from a graph to a program: passes, groups, kernels, memory plan, code (code.c). Where all kernels have code already, this is planning
+ * alone.
  */
 #include "base/env.h"
 #include "base/error.h"
-#include "base/pool.h"
 #include "codegen/internal.h"
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-
-void cg_backend_close(void);
-
-/* ---- kernels ------------------------------------------------------------------------------------------------------------------- */
-struct cg_kernel_entry {
-    cg_kernel_entry *next;
-    uint64_t hash;
-    lp_kernel *k;
-    cg_code *code;              /* NULL: interpreted */
-    lp_fn fn;
-    int64_t users;
-};
-
-enum { BUCKETS = 256 };
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static cg_kernel_entry *buckets[BUCKETS];
 
 static double now_ms(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
-static cg_kernel_entry *find(const lp_kernel *k, uint64_t hash, bool interpreted)
-{
-    for (cg_kernel_entry *e = buckets[hash % BUCKETS]; e; e = e->next)
-        if (e->hash == hash && (e->code == NULL) == interpreted && lp_equal(e->k, k))
-            return e;
-    return NULL;
-}
-
-static void drop(cg_kernel_entry *e)
-{
-    if (e->code)
-        cg_backend_get()->release(e->code);
-    lp_free(e->k);
-    kb_free(e);
-}
-
-cg_kernel_entry *cg_kernel_get(lp_kernel *k, const char *dump_dir, bool *compiled, double *ms)
-{
-    uint64_t hash = lp_hash(k);
-    bool interpreted = cg_interpreting();
-    *compiled = false;
-    pthread_mutex_lock(&lock);
-    cg_kernel_entry *e = find(k, hash, interpreted);
-    if (e)
-        e->users++;
-    pthread_mutex_unlock(&lock);
-    if (e) {
-        lp_free(k);
-        return e;
-    }
-    const cg_backend *b = interpreted ? NULL : cg_backend_get();
-    e = interpreted || b ? kb_calloc(1, sizeof *e) : NULL;
-    if (!e) {
-        lp_free(k);
-        return NULL;
-    }
-    *e = (cg_kernel_entry){.hash = hash, .k = k, .users = 1};
-    size_t bytes = 0;
-    if (b && !(e->code = b->compile(k, dump_dir, &e->fn, ms, &bytes))) {
-        lp_free(k);
-        kb_free(e);
-        return NULL;
-    }
-    *compiled = true;
-    pthread_mutex_lock(&lock);
-    cg_kernel_entry *other = find(k, hash, interpreted);
-    if (other) {
-        other->users++;
-    } else {
-        e->next = buckets[hash % BUCKETS];
-        buckets[hash % BUCKETS] = e;
-    }
-    pthread_mutex_unlock(&lock);
-    if (other)
-        drop(e);
-    return other ? other : e;
-}
-
-void cg_kernel_release(cg_kernel_entry *e)
-{
-    pthread_mutex_lock(&lock);
-    e->users--;
-    pthread_mutex_unlock(&lock);
-}
-
-lp_fn cg_kernel_fn(const cg_kernel_entry *e) { return e->fn; }
-const lp_kernel *cg_kernel_ir(const cg_kernel_entry *e) { return e->k; }
-
-void cg_shutdown(void)
-{
-    bool in_use = false;
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < BUCKETS; i++)
-        for (cg_kernel_entry **at = &buckets[i]; *at;) {
-            cg_kernel_entry *e = *at;
-            if (e->users) {
-                in_use = true;
-                at = &e->next;
-                continue;
-            }
-            *at = e->next;
-            drop(e);
-        }
-    pthread_mutex_unlock(&lock);
-    if (!in_use)
-        cg_backend_close();
-}
-
-/* ---- code for a program's kernels: distinct ones on all threads at once ------------------------------------------------------------- */
-typedef struct job { cg_lowered *lowered; cg_step *step; cg_kernel_entry *entry; bool compiled; double ms; kn_status status; char text[256]; } job;
-typedef struct jobs { job *v; const char *dump_dir; } jobs;
-
-static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
-{
-    jobs *j = arg;
-    (void)worker;
-    kb_thread_get();
-    for (int64_t i = begin; i < end; i++) {
-        job *b = &j->v[i];
-        b->entry = cg_kernel_get(b->lowered->k, j->dump_dir, &b->compiled, &b->ms);
-        b->lowered->k = NULL;
-        if (!b->entry) {        /* the sentence belongs to this worker's thread: carry it over */
-            b->status = kb_error_status() ? kb_error_status() : KN_E_INTERNAL;
-            snprintf(b->text, sizeof b->text, "%s", kb_error_text());
-        }
-    }
-}
-
-static void attach(cg_program *p, cg_step *st, cg_kernel_entry *e)
-{
-    st->entry = e;
-    st->fn = cg_kernel_fn(e);
-    st->k = cg_kernel_ir(e);
-    p->stats.kernels++;
-}
-
-/* The jobs' first kernels of each kind compile in parallel; equal ones then find them in the cache. */
-static kn_status make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir)
-{
-    jobs j = {kb_calloc((size_t)p->n_steps + 1, sizeof(job)), dump_dir};
-    int n = 0;
-    kn_status s = j.v ? KN_OK : kb_error_status();
-    for (int pass = 0; pass < 2 && s == KN_OK; pass++) {
-        int first = n;
-        for (int i = 0; i < p->n_steps; i++) {
-            cg_step *st = &p->steps[i];
-            if (st->eager || st->entry || !lowered[st->group].k)
-                continue;
-            bool repeated = false;
-            for (int q = first; q < n && pass == 0; q++)
-                repeated |= lp_hash(j.v[q].lowered->k) == lp_hash(lowered[st->group].k);
-            if (!repeated)
-                j.v[n++] = (job){.lowered = &lowered[st->group], .step = st};
-        }
-        kb_parallel_for(n - first, 1, run_jobs, &(jobs){j.v + first, dump_dir});
-        for (int q = first; q < n; q++) {
-            job *b = &j.v[q];
-            if (b->entry)
-                attach(p, b->step, b->entry);
-            else if (s == KN_OK)
-                s = kb_fail(b->status, "%s", b->text);
-            p->stats.kernels_compiled += b->compiled;
-            p->stats.codegen_ms += b->ms;
-        }
-    }
-    kb_free(j.v);
-    return s;
 }
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------------ */
@@ -194,6 +25,9 @@ void cg_program_free(cg_program *p)
             cg_kernel_release(p->steps[i].entry);
     for (int64_t i = 0; i < p->n_layouts; i++)
         kb_layout_release(p->layouts[i]);
+    for (int64_t i = 0; i < p->n_kernels; i++)
+        lp_free(p->kernels[i]);
+    kb_free(p->kernels);
     kb_free(p->layouts);
     kb_free(p->text);
     kb_arena_free(&p->arena);
@@ -284,7 +118,7 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     if (s == KN_OK)
         s = cg_plan(p, &b.f, &b.gs, b.lowered);
     if (s == KN_OK)
-        s = make_code(p, b.lowered, dir);
+        s = cg_make_code(p, b.lowered, dir);
     if (s == KN_OK) {
         count(p, &b.f);
         p->text = cg_describe(p, &b.f);
@@ -339,8 +173,10 @@ cg_program *cg_compile(const ir_graph *g, const cg_options *o)
         p = NULL;
     }
     ir_free(best);
-    if (p)
+    if (p) {
         p->stats.compile_ms = now_ms() - start;
+        p->stats.plan_ms = p->stats.compile_ms - p->stats.codegen_wall_ms;
+    }
     return p;
 }
 

@@ -35,7 +35,7 @@ static int again_cost(const cg_cells *c, int i, int limit)
     return cost;
 }
 
-static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_LOAD; }
+static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD; }
 
 static void spill(lowering *l, int i)
 {
@@ -163,6 +163,7 @@ static uint32_t compute(lowering *l, const cg_cell *v)
     case CELL_LOAD: return load(l, v->buffer);
     case CELL_CONST: return constant(k, v, v->type);
     case CELL_SCALAR: return scalar(k, v, v->type);
+    case CELL_SIZE: return cg_e0(k, LP_SIZE, v->type, 0, (uint64_t)v->int_value);
     case CELL_CONVERT: return cg_convert(k, o[0], v->type);
     case CELL_PRIM: return cg_e3(k, (lp_op)v->op, v->type, o[0], o[1], o[2]);
     case CELL_BODY: return v->body ? cg_body_emit(v->body, k, v->math, o) : CG_BAD;
@@ -316,6 +317,8 @@ static void finish(lowering *l, cg_lowered *out)
             out->scratch_bytes += (k->inner.size * bytes + 63) / 64 * 64;
         f->streaming = f->written && !f->read && !l->scratch[b] && f->inner_stride == 1 && total * bytes >= large_output();
     }
+    lp_set_ahead(k);
+    k->inner.sym = !lp_wants_inner(k);
     k->n_scalars = l->c.n_scalars;
     for (int s = 0; s < l->c.n_scalars; s++) {
         out->scalar[s] = l->c.scalar[s];
@@ -324,7 +327,7 @@ static void finish(lowering *l, cg_lowered *out)
     for (int64_t i = 0; i < k->n_insts; i++) {
         lp_op op = (lp_op)k->insts[i].op;
         if (k->phases[k->insts[i].phase].kind == LP_MAP)
-            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_SQRT ? 4 : op == LP_CONST ? 0 : 1;
+            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_SQRT ? 4 : op == LP_CONST || op == LP_SIZE ? 0 : 1;
     }
     out->k = k;
 }

@@ -142,12 +142,14 @@ Test(llvm, storage_types)
         uint8_t src[800], twice[800], halved[800];
         void *ptrs[] = {src, wide, twice, halved};
         kit_fill(src, types[i], n, 5, false);
+        int64_t shape[64];
         lp_fn fn;
         double ms;
         size_t bytes;
         cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        lp_shape(k, shape);
         cr_assert_not_null(c, "%s", kit_failure());
-        fn(ptrs, NULL, 0, 1, 0, n);
+        fn(ptrs, NULL, shape, 0, 1, 0, n);
         int64_t top = types[i] == KN_U8 ? 255 : types[i] == KN_I8 ? 127 : 32767, low = types[i] == KN_U8 ? 0 : -top - 1;
         for (int64_t j = 0; j < n; j++) {
             int64_t v = types[i] == KN_U8 ? src[j] : types[i] == KN_I8 ? (int8_t)src[j] : ((int16_t *)src)[j];
@@ -203,10 +205,12 @@ static void half_format(kn_dtype t, int fraction, int bias)
         kit_store(k, kit_op(k, LP_CVT, KN_F32, kit_load(k, in), 0, 0), out1);
         kit_store(k, kit_op(k, LP_CVT, t, kit_load(k, in2), 0, 0), out2);
         void *ptrs[] = {all, wide, x, again};
+        int64_t shape[64];
         lp_fn fn;
         double ms;
         size_t bytes;
         cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        lp_shape(k, shape);
         lp_free(k);
         if (t == KN_F16 && isa_ == 0) {     /* no instruction for it */
             cr_assert_null(c);
@@ -214,7 +218,7 @@ static void half_format(kn_dtype t, int fraction, int bias)
             continue;
         }
         cr_assert_not_null(c, "%s", kit_failure());
-        fn(ptrs, NULL, 0, 1, 0, 65536);
+        fn(ptrs, NULL, shape, 0, 1, 0, 65536);
         for (unsigned i = 0; i < 65536; i++) {
             double want = half_value(i, fraction, bias), got = half_value(again[i], fraction, bias), near = half_round(x[i], fraction,
                 bias);
@@ -374,10 +378,12 @@ Test(llvm, extremum_zeros_and_nans)
         uint32_t r = kit_reduce(k, max ? LP_RED_MAX : LP_RED_MIN, kit_load(k, bx));
         lp_open_phase(k, LP_ROW);
         kit_store(k, r, bo);
+        int64_t shape[64];
         lp_fn fn;
         double ms;
         size_t bytes;
         cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        lp_shape(k, shape);
         cr_assert_not_null(c, "%s", kit_failure());
         float result;
         void *ptrs[] = {x, &result};
@@ -387,12 +393,12 @@ Test(llvm, extremum_zeros_and_nans)
                 x[i] = max ? -1.0f - (float)(i % 5) : 1.0f + (float)(i % 5);
             x[second] = trial & 1 ? 0.0f : -0.0f;
             x[first] = trial & 2 ? 0.0f : -0.0f;
-            fn(ptrs, NULL, 0, 1, 0, n);
+            fn(ptrs, NULL, shape, 0, 1, 0, n);
             cr_assert(result == 0 && signbit(result) == signbit(x[first]), "%s n %lld zeros at %lld, %lld", isas[isa_], (long long)n,
                 (long long)first,
                 (long long)second);
             x[second] = NAN;
-            fn(ptrs, NULL, 0, 1, 0, n);
+            fn(ptrs, NULL, shape, 0, 1, 0, n);
             cr_assert(isnan(result));
         }
         b->release(c);
@@ -415,14 +421,16 @@ Test(llvm, sums_of_negative_zeros)
         uint32_t r = kit_reduce(k, LP_RED_SUM, kit_load(k, bx));
         lp_open_phase(k, LP_ROW);
         kit_store(k, r, bo);
+        int64_t shape[64];
         lp_fn fn;
         double ms;
         size_t bytes;
         cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        lp_shape(k, shape);
         cr_assert_not_null(c, "%s", kit_failure());
         float sum = 1;
         void *ptrs[] = {x, &sum};
-        fn(ptrs, NULL, 0, 1, 0, tails[i]);
+        fn(ptrs, NULL, shape, 0, 1, 0, tails[i]);
         cr_assert(sum == 0 && signbit(sum), "%s, %lld elements", isas[isa_], (long long)tails[i]);
         b->release(c);
         lp_free(k);
