@@ -19,7 +19,7 @@ COV    = $(SUB) CONFIG=cov
 RUN           ?= digits
 RUN_ARGS      ?=
 CASE          ?=
-BENCH_ARGS    ?= $(CASE)
+BENCH_ARGS    ?=
 FUZZ_SECONDS  ?= 60
 T             ?=
 CASES         ?= tests/golden/ops.json
@@ -59,9 +59,9 @@ tsan-test: deps         ## the threaded plain programs under the thread sanitize
 	@tools/run-tests.sh build/tsan
 
 .PHONY: bench
-bench: deps             ## measurements (CASE=name for one)
+bench: deps             ## measurements (CASE=part of a name; BENCH_ARGS='--json FILE --threads N')
 	+@$(SUB) lib backend benches
-	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/bench/bench $(BENCH_ARGS)
+	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/bench/bench $(CASE) $(BENCH_ARGS)
 
 .PHONY: fuzz
 fuzz: deps              ## random programs, each form against the others, for FUZZ_SECONDS=60 each

@@ -205,7 +205,7 @@ kn_dtype kr_promote(const kb_infer *in, int first, int n, unsigned skip)
     kn_dtype by[3] = {0, 0, 0};                 /* tensors with dimensions, 0-d tensors, scalars of the host */
     for (int k = first; k < first + n; k++) {
         const kb_type *t = kr_in(in, k);
-        if (!t->dtype || (skip >> k & 1))
+        if (!t->dtype || (k < 32 && (skip >> k & 1)))  /* a list of operands may be longer */
             continue;
         kn_dtype d = t->weak && t->dtype == KN_F64 ? KN_F32 : t->dtype;
         kn_dtype *at = &by[t->weak ? 2 : t->rank == 0];

@@ -153,22 +153,24 @@ cg_program *cg_compile(const ir_graph *g, const cg_options *o)
 {
     static const char *const passes[] = {"fold", "dce"};
     double start = now_ms();
-    char dir[1024] = "";
+    char own[1024];
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
-    const char *base = o && o->dump_dir ? o->dump_dir : kb_env(KB_ENV_KN_DUMP_DIR);
-    if (*base)
-        snprintf(dir, sizeof dir, "%s/%s", base, o && o->name ? o->name : "graph");
     ir_graph *copy = copy_graph(g);
     ir_graph *best = copy ? ir_run_passes(copy, passes, 2) : NULL;
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
-    if (p && *dir) {
+    const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
+    if (o && o->dump_dir) {
+        snprintf(own, sizeof own, "%s/%s", o->dump_dir, o->name ? o->name : "graph");
+        dir = own;
+    }
+    if (p && dir) {
         char *text = ir_print(best);
         if (text)
             cg_dump(dir, "graph.kn", text);
         kb_free(text);
     }
-    if (p && build(p, best, o, *dir ? dir : NULL) != KN_OK) {
+    if (p && build(p, best, o, dir) != KN_OK) {
         cg_program_free(p);
         p = NULL;
     }

@@ -243,6 +243,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: digits [FOLDER]\n");
         return 2;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0);       /* rows appear as they are measured, also in a pipe */
     printf("%d handwritten digits, %d threads\n\n", IMAGES, kn_threads());
     printf("model       images      way       right    off by     us/image  speed-up  bits    compile      graphs  breaks\n");
     int done = run_job(&jobs[0], folder, in_batch, 0);

@@ -36,6 +36,19 @@ typedef struct op_case {
 /* Values in row-major order, with what they are. */
 typedef struct result { kn_dtype dtype; int64_t rank, sizes[KN_MAX_RANK], numel; void *data; size_t bytes; } result;
 
+/* Names that were counted, in the order met; the last two rows are the overflow and the end. */
+enum { MAX_NAMES = 500 };
+typedef struct tally { const char *name; int count; } tally;
+static void count_name(tally *t, const char *name)
+{
+    int i = 0;
+    while (i < MAX_NAMES && t[i].name && strcmp(t[i].name, name) != 0)
+        i++;
+    t[i].name = i < MAX_NAMES ? name : "others";
+    t[i].count++;
+}
+
+static tally by_eager_kernels[MAX_NAMES + 2];   /* operators whose compiled form calls one */
 static int ran_generated, ran_eager_kernels, ran_views;     /* compiled cases by what their program is made of */
 static char why[2048];                          /* of the newest failed check */
 #define FAIL(...) (snprintf(why, sizeof why, __VA_ARGS__), false)
@@ -281,9 +294,13 @@ static bool run_compiled(const op_case *c, const result *eager)
         good = FAIL("compiled: %llu graphs, %llu paths, %llu break sites, %llu fallbacks; 1, 1, 0, 0 expected", s.graphs, s.paths, s.break_sites,
                     s.fallbacks);
     tr_module *t = tr_module_of(fast);
-    if (good && t) {
+    if (good && (!t || atomic_load(&t->replays) != 1))
+        good = FAIL("compiled: the second call was no replay");
+    if (good) {
         const cg_stats *cg = &t->graphs[0]->stats;
         *(cg->eager_steps ? &ran_eager_kernels : cg->kernels ? &ran_generated : &ran_views) += 1;
+        if (cg->eager_steps)
+            count_name(by_eager_kernels, c->op);
     }
     kn_module_free(fast);
     kn_module_free(m);
@@ -361,18 +378,6 @@ static bool run_case(json_t *json, kn_store *store)
     return good;
 }
 
-/* Names that were counted, in the order met; the last two rows are the overflow and the end. */
-enum { MAX_NAMES = 500 };
-typedef struct tally { const char *name; int count; } tally;
-static void count_name(tally *t, const char *name)
-{
-    int i = 0;
-    while (i < MAX_NAMES && t[i].name && strcmp(t[i].name, name) != 0)
-        i++;
-    t[i].name = i < MAX_NAMES ? name : "others";
-    t[i].count++;
-}
-
 static int run_file(json_t *cases, kn_store *store, const char *filter, bool verbose)
 {
     static tally unsupported[MAX_NAMES + 2], wrong[MAX_NAMES + 2];
@@ -400,6 +405,8 @@ static int run_file(json_t *cases, kn_store *store, const char *filter, bool ver
         printf("failed: %s (%d cases)\n", t->name, t->count);
     for (const tally *t = unsupported; t->name; t++)
         printf("not supported: %s (%d cases)\n", t->name, t->count);
+    for (const tally *t = by_eager_kernels; t->name && verbose; t++)
+        printf("compiled with an eager kernel: %s (%d cases)\n", t->name, t->count);
     printf("compiled cases: %d in generated kernels alone, %d with eager kernels, %d of views and copies\n", ran_generated, ran_eager_kernels, ran_views);
     printf("%d passed, %d failed, %d not supported\n", passed, failed, skipped);
     return failed || passed + skipped == 0;     /* a run of nothing proves nothing */

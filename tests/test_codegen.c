@@ -108,7 +108,7 @@ Test(codegen, aliased_inputs_keep_order, .init = interpreted)
 /* A bad index is found before the counter of the call is written, though it stands after it. */
 Test(codegen, checks_come_before_writes, .init = interpreted)
 {
-    ir_graph *g = parse("graph (%0: f32[2], %1: i64[3], %2: f32[4, 2]) {\n %3 = add_(%0, 1.0, _)\n %4 = embedding(%1, %2)\n %5 = exp(%4)\n"
+    ir_graph *g = parse("graph (%0: f32[2], %1: i64[3], %2: f32[4, 2]) {\n %3 = add_(%0, 1.0, _)\n %4 = embedding(%2, %1)\n %5 = exp(%4)\n"
                         " return %5\n}\n");
     float counter[2] = {5, 6}, table[8] = {0};
     int64_t index[3] = {1, 4, 0};
@@ -170,6 +170,31 @@ Test(codegen, equal_kernels_compile_once)
     cr_assert_eq(s.kernels_compiled, 1);
     ir_free(g);
     cg_shutdown();
+}
+
+Test(codegen, dumps_a_folder, .init = interpreted)
+{
+    char dir[] = "/tmp/kiln-dump-XXXXXX", path[128], line[256] = "";
+    cr_assert_not_null(mkdtemp(dir));
+    ir_graph *g = parse("graph (%0: f32[4]) {\n %1 = exp(%0)\n return %1\n}\n");
+    cg_program *p = cg_compile(g, &(cg_options){.dump_dir = dir, .name = "one"});
+    cr_assert_not_null(p, "%s", kb_error_text());
+    static const char *const files[] = {"graph.kn", "k0_exp.loop", "program.txt"};
+    static const char *const first[] = {"graph (", "kernel k0_exp", "program: 1 steps (1 kernels"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/one/%s", dir, files[i]);
+        FILE *f = fopen(path, "r");
+        cr_assert_not_null(f, "%s", path);
+        cr_assert_not_null(fgets(line, sizeof line, f));
+        cr_assert_eq(strncmp(line, first[i], strlen(first[i])), 0, "%s: %s", files[i], line);
+        fclose(f);
+        remove(path);
+    }
+    snprintf(path, sizeof path, "%s/one", dir);
+    remove(path);
+    remove(dir);
+    cg_program_free(p);
+    ir_free(g);
 }
 
 /* ---- random graphs ---------------------------------------------------------------------------------------------------------------------- */

@@ -1,8 +1,7 @@
 /* Eager kernels against the definition of the arithmetic (canonical.c), bit for bit, on every instruction set of this machine and 1 to 3
  * threads; the driver of pointwise ops against the bodies, element by element; conversions against the formats' definitions; accuracy
  * against float64; short memory; the host's floating-point environment. */
-#define CANONICAL_NO_MAIN
-#include "tests/canonical.c"
+#include "tests/support/canonical.h"
 
 #include "base/alloc.h"
 #include "base/cpu.h"

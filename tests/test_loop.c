@@ -4,8 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#define CANONICAL_NO_MAIN
-#include "tests/canonical.c"
+#include "tests/support/canonical.h"
 
 static uint32_t buffer(lp_kernel *k, kn_dtype d, bool written, int64_t inner_stride)
 {

@@ -128,6 +128,11 @@ kn_module *bench_chain(bc_chain kind, int n)
         return KN_BASE(kn_new(Adds, &adds_class, .n = n));
     if (kind == BC_EXTERNS)
         return externs_new(n);
+    if (kind == BC_MODEL) {
+        for (int i = 0; i < 2 * n / 5; i++)     /* two additions and three by turns */
+            children[i] = bench_chain(BC_OPS, 2 + i % 2);
+        return (kn_nn_sequential)((size_t)(2 * n / 5), children);
+    }
     for (int i = 0; i < n; i++)
         children[i] = kn_nn_identity();
     children[n] = kn_nn_relu();                 /* an operator, so that there is a graph */

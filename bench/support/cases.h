@@ -25,8 +25,9 @@ struct bench_case {
 extern const bench_case bench_cases[];          /* name NULL ends them */
 extern const char *bench_data;                  /* the folder of the digits */
 
-/* For what a replay costs: chains of `n` additions of two one-element tensors, of n calls of an identity module, of n additions of n parameters. */
-typedef enum bc_chain { BC_OPS, BC_CALLS, BC_EXTERNS } bc_chain;
+/* For what a replay costs: chains of `n` additions of two one-element tensors, of n calls of an identity module, of n additions of n parameters; or
+ * n additions spread over 2 n / 5 modules, as a model has them. */
+typedef enum bc_chain { BC_OPS, BC_CALLS, BC_EXTERNS, BC_MODEL } bc_chain;
 kn_module *bench_chain(bc_chain kind, int n);
 /* A module with one pointwise kernel that no other case has: what a cold compilation costs. */
 kn_module *bench_distinct(int which);
