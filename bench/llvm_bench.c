@@ -233,6 +233,9 @@ int main(int argc, char **argv)
     CASE("softmax 16384x1024", softmax(16384, 1024));
     CASE("softmax 64x1024", softmax(64, 1024));
     CASE("softmax 4096x10", softmax(4096, 10));
+    CASE("cheap chain 4x10", chain(4, 10, false, false));
+    CASE("softmax 4x10", softmax(4, 10));
+    CASE("layer_norm 4x10", layer_norm(4, 10, false));
     CASE("layer_norm 16384x1024", layer_norm(16384, 1024, false));
     CASE("layer_norm 16384x1024 streaming", layer_norm(16384, 1024, true));
     CASE("layer_norm 4096x1024", layer_norm(4096, 1024, false));
