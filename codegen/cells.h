@@ -36,7 +36,6 @@ typedef struct cg_cells {
     const cg_facts *f;
     const cg_group *group;
     cg_space space;
-    cg_cell v[CG_MAX_CELLS];
     int n;
     int16_t *of_node;           /* by position in the group: the node's value */
     cg_store stores[CG_MAX_NODES];
@@ -47,6 +46,7 @@ typedef struct cg_cells {
     int32_t scalar[32];
     int n_scalars;
     bool full;                  /* a limit was hit */
+    cg_cell v[CG_MAX_CELLS];    /* last, and valid up to n: not cleared from group to group */
 } cg_cells;
 
 bool cg_cells_build(cg_cells *c, const cg_facts *f, const cg_group *group);

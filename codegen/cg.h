@@ -49,14 +49,14 @@ typedef struct cg_stats {
     double codegen_wall_ms, plan_ms;            /* the same by the clock; all else: planning, which is what known kernels cost */
 } cg_stats;
 
-typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */; } cg_options;
+typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */, text /* for cg_program_print */; } cg_options;
 
 /* Compiles g (borrowed). Outputs of the program are g's outputs, each fresh, contiguous storage of its own; an output that is a view or an input is refused:
  * callers output roots and rebuild views. NULL after kb_fail. */
 cg_program *cg_compile(const ir_graph *g, const cg_options *o);
 void cg_program_free(cg_program *p);            /* NULL: nothing */
 cg_stats cg_program_stats(const cg_program *p);
-char *cg_program_print(const cg_program *p);    /* steps, kernels, arena; kb_free it */
+char *cg_program_print(const cg_program *p);    /* steps, kernels, arena, where options asked for text; kb_free it */
 
 /* Runs it. inputs[i]: first element of graph input i, laid out as its type says. scalars: 8-byte values. outputs[i] receives a block from
  * kb_data_alloc(cg_output_bytes(p, i)). All allocation happens before the first step that writes an input. On failure no output is left. Any number of

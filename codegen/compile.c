@@ -53,17 +53,6 @@ static void count(cg_program *p, const cg_facts *f)
     p->stats.arena_bytes = p->arena_bytes;
 }
 
-static kn_status lower_groups(const cg_facts *f, const cg_groups *gs, cg_lowered *lowered)
-{
-    for (int64_t i = 0; i < gs->n_order; i++) {
-        int32_t group = gs->order[i];
-        kn_status s = gs->v[group].fused ? cg_lower(f, &gs->v[group], group, &lowered[group]) : KN_OK;
-        if (s != KN_OK)
-            return s;
-    }
-    return KN_OK;
-}
-
 static void dump_kernels(const char *dir, const cg_groups *gs, const cg_lowered *lowered)
 {
     for (int64_t i = 0; i < gs->n; i++) {
@@ -101,7 +90,7 @@ static kn_status group_and_lower(builder *b, const ir_graph *g, bool all_eager, 
         s = cg_order(&b->f, &b->gs);
     if (s == KN_OK && !(b->lowered = kb_calloc((size_t)b->gs.n + 1, sizeof *b->lowered)))
         s = kb_error_status();
-    return s == KN_OK ? lower_groups(&b->f, &b->gs, b->lowered) : s;
+    return s == KN_OK ? cg_lower(&b->f, &b->gs, b->lowered) : s;
 }
 
 static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, const char *dir)
@@ -121,7 +110,7 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
         s = cg_make_code(p, b.lowered, dir);
     if (s == KN_OK) {
         count(p, &b.f);
-        p->text = cg_describe(p, &b.f);
+        p->text = dir || (o && o->text) ? cg_describe(p, &b.f) : NULL;
         if (dir && p->text)
             cg_dump(dir, "program.txt", p->text);
     }
@@ -149,15 +138,44 @@ static ir_graph *copy_graph(const ir_graph *g)
     return NULL;
 }
 
-cg_program *cg_compile(const ir_graph *g, const cg_options *o)
+/* Is every operator's value used, or the operator there for what it does? */
+static bool all_used(const ir_graph *g)
+{
+    for (int64_t i = 0; i < g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        if (n->op < OP_COUNT && !(n->flags & IR_N_USED) && !(kb_op_info((kb_opcode)n->op)->flags & KB_F_CHECKS))
+            return false;
+    }
+    return true;
+}
+
+/* fold and dce: by the runner, which verifies and dumps, where somebody looks; else straight, and what is dead is only cut out where there is some. */
+static ir_graph *improved(const ir_graph *g)
 {
     static const char *const passes[] = {"fold", "dce"};
+    static const kb_env_id watched[] = {KB_ENV_KN_DUMP, KB_ENV_KN_DUMP_DIR, KB_ENV_KN_SKIP, KB_ENV_KN_STOP};
+    bool plain = !cg_checking();
+    for (size_t i = 0; i < sizeof watched / sizeof *watched; i++)
+        plain = plain && !*kb_env(watched[i]);
+    if (!plain) {
+        ir_graph *copy = copy_graph(g);
+        return copy ? ir_run_passes(copy, passes, 2) : NULL;
+    }
+    ir_graph *folded = ir_pass_find("fold")->run(g);
+    if (!folded || all_used(folded))
+        return folded;
+    ir_graph *live = ir_pass_find("dce")->run(folded);
+    ir_free(folded);
+    return live;
+}
+
+cg_program *cg_compile(const ir_graph *g, const cg_options *o)
+{
     double start = now_ms();
     char own[1024];
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
-    ir_graph *copy = copy_graph(g);
-    ir_graph *best = copy ? ir_run_passes(copy, passes, 2) : NULL;
+    ir_graph *best = improved(g);
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {

@@ -126,7 +126,7 @@ typedef struct cg_lowered {
     int cost;                           /* about instructions an element */
     uint64_t form;                      /* lp_form of k */
 } cg_lowered;
-kn_status cg_lower(const cg_facts *f, const cg_group *group, int32_t number, cg_lowered *out);
+kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by group; zeroed */);
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------------ */
 /* Where a pointer comes from: a slot of the run's table of bases, plus bytes. */
@@ -180,6 +180,7 @@ void cg_program_fini_steps(cg_program *p);
 /* code.c: every kernel step gets its code, from the cache of equal kernels or from the backend. Takes kernels out of lowered. */
 kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir);
 void cg_kernel_release(cg_kernel_entry *e);
+bool cg_checking(void);         /* debug builds, KN_CHECK: graphs and kernels are verified on their way */
 bool cg_interpreting(void);     /* KN_BACKEND=interp */
 const char *cg_env(const char *name);
 

@@ -105,7 +105,7 @@ static bool inst_equal(const lp_inst *a, const lp_inst *b)
 
 static int table_grow(lp_kernel *k)
 {
-    int64_t size = k->table_size ? k->table_size * 2 : 64;
+    int64_t size = k->table_size ? k->table_size * 2 : 256;
     uint32_t *t = kb_calloc((size_t)size, sizeof *t);
     if (!t)
         return 0;

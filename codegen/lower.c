@@ -8,6 +8,7 @@
  */
 #include "base/error.h"
 #include "codegen/cells.h"
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,12 +16,12 @@
 enum { CHEAP = 12 };            /* instructions that are better done again than stored and loaded */
 
 typedef struct lowering {
-    cg_cells c;
     lp_kernel *k;
     int last;                   /* the latest pass */
     int store_time[CG_MAX_NODES];
     int n_scratch;
     bool scratch[CG_MAX_BUFFERS], late_row;
+    cg_cells c;
 } lowering;
 
 /* ---- who is needed when -------------------------------------------------------------------------------------------------------- */
@@ -353,7 +354,7 @@ static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, in
     }
     name_kernel(l, number);
     finish(l, out);
-    kn_status s = lp_verify(l->k);
+    kn_status s = cg_checking() ? lp_verify(l->k) : KN_OK;
     if (s != KN_OK) {
         lp_free(l->k);
         out->k = NULL;
@@ -361,13 +362,17 @@ static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, in
     return s;
 }
 
-kn_status cg_lower(const cg_facts *f, const cg_group *group, int32_t number, cg_lowered *out)
+kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out)
 {
-    lowering *l = kb_calloc(1, sizeof *l);
-    *out = (cg_lowered){0};
-    if (!l)
-        return kb_error_status();
-    kn_status s = lower(l, f, group, number, out);
+    lowering *l = kb_alloc(sizeof *l);
+    kn_status s = l ? KN_OK : kb_error_status();
+    for (int64_t i = 0; i < gs->n_order && s == KN_OK; i++) {
+        int32_t group = gs->order[i];
+        if (!gs->v[group].fused)
+            continue;
+        memset(l, 0, offsetof(lowering, c) + offsetof(cg_cells, v));
+        s = lower(l, f, &gs->v[group], group, &out[group]);
+    }
     kb_free(l);
     return s;
 }
