@@ -195,6 +195,14 @@ static void run_parts(lp_fn fn, const lp_kernel *k, void **ptrs, const int64_t *
             fn(ptrs, scalars, shape, r, r + 1 + rows / 2 < rows ? r + 1 + rows / 2 : rows, cut[i], cut[i + 1]);
 }
 
+static void run_rows(lp_fn fn, const lp_kernel *k, void **ptrs, const int64_t *scalars, const int64_t *shape, int64_t rows)
+{
+    int64_t step = 1 + rows / 3;
+    for (int64_t r = 1; r < rows; r += step)
+        fn(ptrs, scalars, shape, r, r + step < rows ? r + step : rows, 0, k->inner.size);
+    fn(ptrs, scalars, shape, 0, 1, 0, k->inner.size);
+}
+
 static const char *difference(const lp_kernel *k, char *want[], char *got[])
 {
     static _Thread_local char text[400];
@@ -238,6 +246,8 @@ const char *kit_run(lp_fn fn, const lp_kernel *k, unsigned how, unsigned seed)
     lp_interpret(k, want_at, scalars, 0, rows, 0, k->inner.size);
     if (how & KIT_PARTS)
         run_parts(fn, k, got_at, scalars, shape, rows);
+    else if (how & KIT_ROWS)
+        run_rows(fn, k, got_at, scalars, shape, rows);
     else
         fn(got_at, scalars, shape, 0, rows, 0, k->inner.size);
     const char *d = difference(k, want, got);
