@@ -160,7 +160,7 @@ Test(codegen, outputs_must_be_fresh_storage, .init = interpreted)
     ir_free(g);
 }
 
-Test(codegen, equal_kernels_compile_once, .init = interpreted)
+Test(codegen, equal_kernels_compile_once)
 {
     cg_stats s = {0};
     ir_graph *g = parse("graph (%0: f32[5, 12], %1: f32[12, 12]) {\n %2 = linear(%0, %1, _)\n %3 = gelu(%2)\n %4 = linear(%3, %1, _)\n %5 = gelu(%4)\n"
