@@ -31,7 +31,7 @@ typedef struct rt_storage {
     void (*derived_free)(void *derived);
 } rt_storage;
 
-enum { RT_T_STATIC = 1 /* never freed */, RT_T_REQUIRES_GRAD = 2, RT_T_PARAM = 4 };
+enum { RT_T_STATIC = 1 /* never freed */, RT_T_REQUIRES_GRAD = 2, RT_T_PARAM = 4, RT_T_DYNAMIC = 8 /* kn_mark_dynamic */ };
 
 struct kn_tensor {
     _Atomic(int32_t) count;

@@ -235,7 +235,7 @@ Test(classes, bad_signatures_name_the_position)
     refused("T(T", "\")\" is missing at position 4");
     refused("T(T,)", "position 5");
     refused("T(T,q)", "position 5");
-    refused("T(i?)", "only a tensor can be optional at position 4");
+    refused("T(i?)", "only a tensor or a value can be optional at position 4");
     refused("T(T)x", "nothing may follow at position 5");
     refused("T(T,T,T,T,T,T,T,T,T,T,T,T,T,T,T,T,T)", "more than 16");
     refused("T(T,T)", "has 2 arguments, the C function takes 1");

@@ -109,15 +109,11 @@ static void free_events(tr_event *top)
 static void compiled_destroy(void *self)
 {
     tr_module *m = self;
-    tr_frame *f = atomic_exchange(&m->spare, NULL);
-    if (f) {
-        kb_free(f->slots);
-        kb_free(f->externs);
-        kb_free(f->scalars);
-        kb_free(f);
-    }
-    for (int64_t i = 0; i < m->n_graphs; i++)
+    tr_frame_destroy(atomic_exchange(&m->spare, NULL));
+    for (int64_t i = 0; i < m->n_graphs; i++) {
         tr_variant_free(atomic_load(&m->graphs[i]->variant));
+        tr_plans_free(m->graphs[i]);
+    }
     for (tr_entry *e = atomic_load(&m->entries); e; e = e->next) {
         free_events(e->root);
         for (int i = 0; i < e->n_args; i++)
@@ -136,7 +132,7 @@ static const kn_class compiled_class = {
 
 static kn_status check_options(const kn_compile_options *o)
 {
-    const char *missing = o->pure ? "pure" : o->background ? "background" : o->dynamic ? "dynamic" : o->reduce_overhead ? "reduce_overhead"
+    const char *missing = o->pure ? "pure" : o->background ? "background" : o->reduce_overhead ? "reduce_overhead"
                           : o->math == KN_FAST ? "math = KN_FAST" : NULL;
     if (missing)
         return kb_fail(KN_E_UNSUPPORTED, "compile: the option .%s is not supported by this version", missing);

@@ -4,6 +4,7 @@
  * checks (eager's error, eager's partial writes) and values that no program outputs. A graph that writes runs whole, once; only graphs that don't write
  * leave placeholders behind that may be computed later, and a later write computes them first (CAPTURE 3).
  */
+#include "base/env.h"
 #include "tracer/record.h"
 #include "tracer/tr.h"
 #include <stdio.h>
@@ -109,26 +110,27 @@ static kn_status run_op(tr_frame *f, const tr_event *e)
     if (e->writes) {
         int64_t offset;
         const kb_layout *l;
-        kn_status s = kb_run_write((kb_opcode)e->op, (kn_dtype)e->math, e->n_in, in, e->words);
+        kn_status s = kb_run_write((kb_opcode)e->op, (kn_dtype)e->math, e->n_in, in, tr_words(f, e));
         rt_storage_wrote(tr_locate(f, e->in[0], &offset, &l));
         return s;
     }
     bool fresh = false;
     for (int i = 0; i < e->n_out; i++) {
         uint32_t slot = e->first_slot + (uint32_t)i;
-        if (e->out[i].root != TR_CODE(TR_SLOT, slot))
+        const tr_out *o = tr_out_of(f, slot);
+        if (o->root != TR_CODE(TR_SLOT, slot))
             continue;                           /* a view: its root has the values */
         fresh = true;
         if (!f->slots[slot].storage)
-            f->slots[slot].storage = rt_storage_new(e->out[i].layout->numel * (int64_t)kb_dtype_bytes(e->out[i].layout->dtype));
+            f->slots[slot].storage = rt_storage_new(o->layout->numel * (int64_t)kb_dtype_bytes(o->layout->dtype));
         if (!f->slots[slot].storage)
             return kb_error_status();
-        out[i] = (kb_buf){f->slots[slot].storage->data, e->out[i].layout, false};
+        out[i] = (kb_buf){f->slots[slot].storage->data, o->layout, false};
     }
     if (!fresh)
         return KN_OK;
-    return e->copies ? kb_run_copy(&in[0], out[0].data)
-                     : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, e->words});
+    return tr_copies(f, e) ? kb_run_copy(&in[0], out[0].data)
+                           : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, tr_words(f, e)});
 }
 
 static void run_event(tr_frame *f, const tr_event *e)
@@ -280,6 +282,8 @@ static void ask_for(tr_frame *f, uint32_t s)
         if (!g || s < g->first_slot || s >= g->end_slot)
             continue;
         pthread_mutex_lock(&f->module->lock);
+        if (!g->wanted[s - g->first_slot])
+            atomic_fetch_add(&g->wanted_version, 1);
         g->wanted[s - g->first_slot] = 1;
         pthread_mutex_unlock(&f->module->lock);
         if (atomic_fetch_add(&g->surprises, 1) >= 1)
@@ -493,6 +497,25 @@ static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v, bool *d
     return s;
 }
 
+/* The graph's code for this call, or NULL. Of a generic frame it is taken for use. */
+static tr_variant *code_for(tr_frame *f, tr_graph *g)
+{
+    if (!f->generic)
+        return atomic_load_explicit(&g->variant, memory_order_acquire);
+    if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || strcmp(kb_env(KB_ENV_KN_BACKEND), "none") == 0)
+        return NULL;
+    return tr_plan_take(f, g);
+}
+
+static void ask_for_pending(tr_frame *f, const tr_graph *g)
+{
+    for (uint32_t s = g->first_slot; s < g->end_slot; s++) {
+        tr_code root = pending(f, s) ? tr_out_of(f, s)->root : TR_NONE;
+        if (tr_kind(root) == TR_SLOT && tr_index(root) >= g->first_slot)
+            ask_for(f, tr_index(root));
+    }
+}
+
 kn_status tr_run_graph(tr_frame *f, tr_event *end)
 {
     tr_graph *g = end->graph;
@@ -500,18 +523,18 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
         return KN_OK;
     if (g->writes && f->n_pending)
         tr_fill_leftovers(f);
-    tr_variant *v = atomic_load_explicit(&g->variant, memory_order_acquire);
     atomic_fetch_add_explicit(&g->runs, 1, memory_order_relaxed);
-    if (v && v->program && (!g->writes || covers(f, v, g))) {
-        bool done = false;
-        kn_status s = run_code(f, g, v, &done);
-        if (s == KN_OK || done)
-            return s;
-    }
-    if (v && v->program && g->writes && !covers(f, v, g))
-        for (uint32_t s = g->first_slot; s < g->end_slot; s++)
-            if (pending(f, s) && tr_kind(tr_out_of(f, s)->root) == TR_SLOT && tr_index(tr_out_of(f, s)->root) >= g->first_slot)
-                ask_for(f, tr_index(tr_out_of(f, s)->root));
-    atomic_fetch_add_explicit(&f->module->fallbacks, v && v->program, memory_order_relaxed);
+    tr_variant *v = code_for(f, g);
+    kn_status s = KN_E_STATE;
+    bool done = false;
+    if (v && (!g->writes || covers(f, v, g)))
+        s = run_code(f, g, v, &done);
+    else if (v)
+        ask_for_pending(f, g);
+    if (v && f->generic)
+        tr_plan_give(g, v);
+    if (s == KN_OK || done)
+        return s;
+    atomic_fetch_add_explicit(&f->module->fallbacks, v != NULL, memory_order_relaxed);
     return run_ops_to(f, end->parent);
 }

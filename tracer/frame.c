@@ -100,24 +100,60 @@ static bool touches_mapped(const tr_frame *f, const tr_event *e)
     return false;
 }
 
+static inline bool commit(tr_frame *f, const tr_event *e, uint32_t n_externs)
+{
+    if (__builtin_expect((e->writes || f->mapped) && touches_mapped(f, e), 0))
+        return false;                           /* eager says what is wrong */
+    for (uint32_t i = f->n_externs; i < n_externs; i++)
+        rt_retain(f->externs[i]);
+    f->n_externs = n_externs;
+    return true;
+}
+
 static inline bool event_fits(tr_frame *f, const tr_event *e, const rt_op *c)
 {
     if (e->kind != EV_OP || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words)
         return false;
+    uint32_t n_externs = f->n_externs;
+    if (f->generic)
+        return tr_generic_fits(f, e, c, &n_externs) && commit(f, e, n_externs);
     for (int i = 0; i < c->n_words; i++)
         if (e->words[i] != c->words[i])
             return false;
-    uint32_t n_externs = f->n_externs;
     for (int k = 0; k < c->n_in; k++)
         if (!operand_fits(f, e, k, &c->in[k], &n_externs))
             return false;
-    if (__builtin_expect((e->writes || f->mapped) && touches_mapped(f, e), 0))
-        return false;                           /* eager says what is wrong */
-    if (__builtin_expect(e->op == OP_custom, 0) && !custom_fits(e, c))
+    return (e->op != OP_custom || custom_fits(e, c)) && commit(f, e, n_externs);
+}
+
+/* No child fits: would one if sizes were free? Then the entry gives way to a generic one. */
+static bool differs_by_sizes(const tr_frame *f, const tr_event *e, const rt_op *c)
+{
+    if (e->kind != EV_OP || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words)
         return false;
-    for (uint32_t i = f->n_externs; i < n_externs; i++)
-        rt_retain(f->externs[i]);
-    f->n_externs = n_externs;
+    for (int i = 0; i < c->n_words; i++)
+        if (!(e->size_mask >> i & 1) && e->words[i] != c->words[i])
+            return false;
+    uint32_t bound = f->n_externs;
+    for (int k = 0; k < c->n_in; k++) {
+        const kn_value *v = &c->in[k];
+        int64_t bits;
+        tr_code code = e->in[k];
+        if (tr_kind(code) == TR_SCALAR ? rt_scalar_bits(v, &bits) != tr_scalar_dtype(code) : tr_kind(code) == TR_NONE && v->kind != KN_KIND_NONE)
+            return false;
+        if (tr_kind(code) != TR_SLOT && tr_kind(code) != TR_EXTERN)
+            continue;
+        if (v->kind != KN_KIND_TENSOR)
+            return false;
+        const kn_tensor *t = v->as.tensor;
+        if (tr_kind(code) == TR_SLOT ? t->serial != f->serial || t->slot != tr_index(code) : t->state != RT_REAL || t->serial == f->serial)
+            return false;
+        if (tr_kind(code) == TR_EXTERN && tr_index(code) < f->n_externs && f->externs[tr_index(code)] != t)
+            return false;
+        for (int i = 0; tr_kind(code) == TR_EXTERN && tr_index(code) >= bound && i < e->n_bind; i++)
+            if (e->bind[i].index == tr_index(code) && (e->bind[i].layout->dtype != t->layout->dtype || e->bind[i].layout->rank != t->layout->rank))
+                return false;
+    }
     return true;
 }
 
@@ -152,9 +188,9 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
         if (!t)
             return false;
         t->state = RT_PENDING;
-        t->layout = e->out[i].layout;
         t->serial = f->serial;
         t->slot = e->first_slot + (uint32_t)i;
+        t->layout = f->generic ? f->shapes[t->slot].out.layout : e->out[i].layout;
         t->u.trace = &f->trace;
         f->slots[t->slot].t = t;
         f->slots[t->slot].event = e;
@@ -184,14 +220,35 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
         f->n_scalars = e->first_scalar + e->n_scalar;
         return true;
     }
+    if (!f->generic)
+        for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire))
+            if (differs_by_sizes(f, e, c)) {
+                atomic_store_explicit(&f->entry->superseded, true, memory_order_relaxed);
+                break;
+            }
     return false;
 }
 
 static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n, const char *site, int64_t bytes);
+static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
+
+/* An op whose size depends on values: its operands are read as the host reads them, which ends the graph; the op runs eagerly, and its result is a tensor
+ * that no event made: an extern where it is used, of this call's size. Another size on another call is another path. */
+static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+{
+    for (int k = 0; k < c->n_in; k++)
+        if (c->in[k].kind == KN_KIND_TENSOR && host_read(trace, ctx, c->in[k].as.tensor, BREAK_DYNAMIC_SIZE, c->site) != KN_OK)
+            break;                              /* the operand is an error tensor now, which the op hands on */
+    rt_eager(ctx, c, out);
+}
 
 static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     tr_frame *f = frame_of(trace);
+    if (__builtin_expect((kb_op_info(c->op)->flags & KB_F_DYNAMIC) != 0, 0)) {
+        dynamic_op(trace, ctx, c, out);
+        return;
+    }
     if (__builtin_expect(ctx->disabled != 0, 0)) {
         if (kb_op_info(c->op)->cls == KB_WRITE)
             tr_fill_leftovers(f);
@@ -244,8 +301,10 @@ void tr_diverge(tr_frame *f)
     if (spent && s == KN_OK)
         tr_module_note(f->module, BREAK_TOO_MANY_PATHS, f->at->site, "%llu paths are known", (unsigned long long)f->module->paths);
     pthread_mutex_unlock(&f->module->lock);
-    if (s != KN_OK || spent) {
-        atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
+    bool superseded = atomic_load_explicit(&f->entry->superseded, memory_order_relaxed);    /* the next call records a generic entry */
+    if (s != KN_OK || spent || superseded) {
+        if (!superseded)
+            atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
         tr_let_go(f);
         return;
     }
@@ -266,7 +325,7 @@ void tr_graph_ended(tr_frame *f, tr_event *e)
 static tr_event *find_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n)
 {
     for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire))
-        if (e->kind == kind && e->op == code && e->n_in == n && memcmp(e->in, in, (size_t)n * sizeof *in) == 0)
+        if (e->kind == kind && e->op == code && e->n_in == n && (n == 0 || memcmp(e->in, in, (size_t)n * sizeof *in) == 0))
             return e;
     return NULL;
 }
@@ -427,7 +486,7 @@ void tr_finish(tr_frame *f, kn_tensor **tensors, int n)
     bool complete = end->kind == EV_RETURN;
     tr_let_go(f);
     if (complete && (f->recorded || f->rebuild))
-        tr_compile_path(f->module, end);
+        tr_compile_path(f, end);
 }
 
 /* ---- frames -------------------------------------------------------------------------------------------------------------------------------------------- */
@@ -480,6 +539,13 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
     f->n_externs = (uint32_t)n;
     for (int i = 0; i < n; i++)
         f->externs[i] = rt_retain(args[i]);
+    f->generic = e->generic;
+    f->n_key = f->n_call_words = 0;
+    for (int i = 0; f->generic && i < n; i++)
+        if (!tr_generic_bind(f, (uint32_t)i, args[i])) {
+            tr_frame_free(f);
+            return NULL;
+        }
     f->graph_checks = f->mapped = f->recorded = f->rebuild = f->failed = false;
     f->path_cache = NULL;
     f->program_ns = 0;
@@ -507,10 +573,16 @@ void tr_frame_free(tr_frame *f)
     tr_module *m = f->module;
     f = atomic_exchange(&m->spare, f);
     atomic_fetch_sub_explicit(&m->active, 1, memory_order_release);
-    if (f) {
-        kb_free(f->slots);
-        kb_free(f->externs);
-        kb_free(f->scalars);
-        kb_free(f);
-    }
+    tr_frame_destroy(f);
+}
+
+void tr_frame_destroy(tr_frame *f)
+{
+    if (!f)
+        return;
+    tr_generic_free(f);
+    kb_free(f->slots);
+    kb_free(f->externs);
+    kb_free(f->scalars);
+    kb_free(f);
 }
