@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/pool.h"
 #include "codegen/internal.h"
+#include <fenv.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -315,7 +316,7 @@ static ir_graph *copy_graph(const ir_graph *g)
     return NULL;
 }
 
-cg_program *cg_compile(const ir_graph *g, const cg_options *o)
+static cg_program *compile(const ir_graph *g, const cg_options *o)
 {
     static const char *const passes[] = {"fold", "dce"};
     double start = now_ms();
@@ -343,6 +344,17 @@ cg_program *cg_compile(const ir_graph *g, const cg_options *o)
     ir_free(best);
     if (p)
         p->stats.compile_ms = now_ms() - start;
+    return p;
+}
+
+/* Constants are folded and rounded to their types on the way: under the default environment, whatever the host's is. */
+cg_program *cg_compile(const ir_graph *g, const cg_options *o)
+{
+    fenv_t host;
+    fegetenv(&host);
+    fesetenv(FE_DFL_ENV);
+    cg_program *p = compile(g, o);
+    fesetenv(&host);
     return p;
 }
 
