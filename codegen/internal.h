@@ -124,21 +124,24 @@ typedef struct cg_lowered {
     int32_t scalar[32];                 /* ordinal of the graph's scalar */
     int64_t scratch_bytes;              /* a row */
     int cost;                           /* about instructions an element */
+    uint64_t form;                      /* lp_form of k */
 } cg_lowered;
-kn_status cg_lower(const cg_facts *f, const cg_group *group, int32_t number, cg_lowered *out);
+kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by group; zeroed */);
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------------ */
 /* Where a pointer comes from: a slot of the run's table of bases, plus bytes. */
 typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
 
-typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; compile.c */
+typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; code.c */
 
 typedef struct cg_step {
     bool eager;
+    bool writes_input;          /* storage older than the run */
     /* a kernel */
     lp_fn fn;                   /* NULL: interpreted */
     cg_kernel_entry *entry;
-    const lp_kernel *k;
+    const lp_kernel *k;         /* interpreted: its own; else the one that was compiled, which may have other sizes */
+    const int64_t *shape;
     int n_ptrs, n_scalars;
     cg_place *ptrs;
     uint8_t scratch[CG_MAX_BUFFERS];    /* 1: this pointer is scratch; its place is within a worker's scratch */
@@ -169,16 +172,16 @@ struct cg_program {
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
     cg_stats stats;
     char *text;
+    lp_kernel **kernels;        int64_t n_kernels, cap_kernels;     /* interpreted ones */
 };
 
 kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered /* by group */);
 void cg_program_fini_steps(cg_program *p);
 
-/* compile.c: code for a kernel, shared between equal ones; takes k over. compiled: it was not in the cache. */
-cg_kernel_entry *cg_kernel_get(lp_kernel *k, const char *dump_dir, bool *compiled, double *ms);
+/* code.c: every kernel step gets its code, from the cache of equal kernels or from the backend. Takes kernels out of lowered. */
+kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir);
 void cg_kernel_release(cg_kernel_entry *e);
-lp_fn cg_kernel_fn(const cg_kernel_entry *e);
-const lp_kernel *cg_kernel_ir(const cg_kernel_entry *e);
+bool cg_checking(void);         /* debug builds, KN_CHECK: graphs and kernels are verified on their way */
 bool cg_interpreting(void);     /* KN_BACKEND=interp */
 const char *cg_env(const char *name);
 

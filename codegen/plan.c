@@ -206,11 +206,8 @@ static void set_split(cg_step *st, int cost)
     for (int d = 0; d < k->n_outer; d++)
         st->rows *= k->outer[d].size;
     st->inner = k->inner.size;
-    bool whole_rows = k->n_phases > 1;
-    for (int64_t i = 0; i < k->n_insts; i++)
-        whole_rows |= k->insts[i].op == LP_REDUCE;
     int64_t elements = PIECE / (cost + 4 * (int64_t)k->n_buffers + 1) + 1;
-    st->by_rows = whole_rows || (st->rows >= 16 && st->inner < 64 * BLOCK);
+    st->by_rows = lp_reduces(k) || (st->rows >= 16 && st->inner < 64 * BLOCK);
     if (st->by_rows) {
         st->n_split = st->rows;
         st->grain = (elements + st->inner - 1) / st->inner;
@@ -220,6 +217,8 @@ static void set_split(cg_step *st, int cost)
         st->grain = (elements + per_block - 1) / per_block;
     }
 }
+
+static bool is_input(const cg_program *p, cg_place at) { return at.slot >= CG_SLOT_INPUT && at.slot < CG_SLOT_INPUT + p->n_inputs; }
 
 static kn_status kernel_step(planner *pl, cg_step *st, int32_t group)
 {
@@ -237,6 +236,13 @@ static kn_status kernel_step(planner *pl, cg_step *st, int32_t group)
         st->any_scratch |= st->scratch[b];
         st->ptrs[b] = st->scratch[b] ? (cg_place){CG_SLOT_ARENA, w->offset[b]} : place_of(pl, w->root[b], w->offset[b]);
     }
+    for (int b = 0; b < st->n_ptrs; b++)
+        st->writes_input |= w->k->buffers[b].written && !st->scratch[b] && is_input(p, st->ptrs[b]);
+    int64_t *shape = kb_arena_alloc(&p->arena, (size_t)lp_shape_words(w->k) * sizeof *shape);
+    if (!shape)
+        return kb_error_status();
+    lp_shape(w->k, shape);
+    st->shape = shape;
     st->same_scalars = true;
     for (int s = 0; s < st->n_scalars; s++) {
         st->scalars[s] = w->scalar[s];
@@ -338,7 +344,9 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     st->call = (kb_call){.op = (kb_opcode)n->op, .math = in.math, .n_in = n->n_in, .n_out = in.n_out, .words = words};
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;
-    return eager_call(pl, st, node, &in);
+    s = eager_call(pl, st, node, &in);
+    st->writes_input = st->write && is_input(pl->p, st->places[0]);
+    return s;
 }
 
 static kn_status make_steps(planner *pl)

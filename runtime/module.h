@@ -35,6 +35,7 @@ typedef struct rt_module_ops {
     /* m's borrowed module is there; arguments are as the caller gave them (rt_check_args with rt_module_signature checks them). The failure is an error
      * tensor. No scope is open for it, no hook has run: calling the borrowed module with rt_call runs both. */
     kn_value (*call)(kn_module *m, size_t n, const kn_value *args, const char *site);
+    bool (*busy)(const kn_module *m);           /* calls of it are going on, on whatever thread: it can't be freed; NULL: never */
 } rt_module_ops;
 
 struct kn_module_state {

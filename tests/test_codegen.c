@@ -160,7 +160,7 @@ Test(codegen, outputs_must_be_fresh_storage, .init = interpreted)
     ir_free(g);
 }
 
-Test(codegen, equal_kernels_compile_once, .init = interpreted)
+Test(codegen, equal_kernels_compile_once)
 {
     cg_stats s = {0};
     ir_graph *g = parse("graph (%0: f32[5, 12], %1: f32[12, 12]) {\n %2 = linear(%0, %1, _)\n %3 = gelu(%2)\n %4 = linear(%3, %1, _)\n %5 = gelu(%4)\n"
@@ -170,6 +170,31 @@ Test(codegen, equal_kernels_compile_once, .init = interpreted)
     cr_assert_eq(s.kernels_compiled, 1);
     ir_free(g);
     cg_shutdown();
+}
+
+Test(codegen, dumps_a_folder, .init = interpreted)
+{
+    char dir[] = "/tmp/kiln-dump-XXXXXX", path[128], line[256] = "";
+    cr_assert_not_null(mkdtemp(dir));
+    ir_graph *g = parse("graph (%0: f32[4]) {\n %1 = exp(%0)\n return %1\n}\n");
+    cg_program *p = cg_compile(g, &(cg_options){.dump_dir = dir, .name = "one"});
+    cr_assert_not_null(p, "%s", kb_error_text());
+    static const char *const files[] = {"graph.kn", "k0_exp.loop", "program.txt"};
+    static const char *const first[] = {"graph (", "kernel k0_exp", "program: 1 steps (1 kernels"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/one/%s", dir, files[i]);
+        FILE *f = fopen(path, "r");
+        cr_assert_not_null(f, "%s", path);
+        cr_assert_not_null(fgets(line, sizeof line, f));
+        cr_assert_eq(strncmp(line, first[i], strlen(first[i])), 0, "%s: %s", files[i], line);
+        fclose(f);
+        remove(path);
+    }
+    snprintf(path, sizeof path, "%s/one", dir);
+    remove(path);
+    remove(dir);
+    cg_program_free(p);
+    ir_free(g);
 }
 
 /* ---- random graphs ---------------------------------------------------------------------------------------------------------------------- */

@@ -22,7 +22,7 @@ typedef struct conv {
     int64_t in[2], out[2], kernel[2], stride[2], padding[2], dilation[2];
     int64_t k, places, block, blocks;
     const char *x, *w, *bias;
-    char *weights;                              /* [groups * cout, k] */
+    char *weights, *own_weights;                /* [groups * cout, k]; to be freed, or NULL */
     int64_t *map[2];                            /* by kernel place and output place: input place, or -1 */
     bool plain;                                 /* taps are x as it is */
     char *y;
@@ -56,28 +56,40 @@ static bool make_maps(conv *c)
     return true;
 }
 
-static void move(char *to, const char *from, int bytes)
+/* Weights [out][in / groups][kh][kw], or of a transposed convolution [in][out / groups][kh][kw], to [out][kh][kw][in]. Items: output channels. */
+#define LAY_OUT(T)                                                                                                              \
+    for (int64_t o = begin; o < end; o++)                                                                                       \
+        for (int64_t i = 0; i < c->cin; i++) {                                                                                  \
+            T *to = (T *)(void *)c->weights + o * c->k + i;                                                                     \
+            const T *from = (const T *)(const void *)c->w                                                                       \
+                          + (c->transposed ? (o / c->cout * c->cin + i) * c->cout + o % c->cout : o * c->cin + i) * taps;       \
+            for (int64_t t = 0; t < taps; t++)                                                                                  \
+                to[t * c->cin] = from[t];                                                                                       \
+        }
+
+static void lay_out(void *arg, int64_t begin, int64_t end, int worker)
 {
-    if (bytes == 4)
-        memcpy(to, from, 4);
+    const conv *c = arg;
+    int64_t taps = c->kernel[0] * c->kernel[1];
+    (void)worker;
+    if (c->bytes == 4)
+        LAY_OUT(uint32_t)
     else
-        memcpy(to, from, 8);
+        LAY_OUT(uint64_t)
 }
 
-/* Weights [out][in / groups][kh][kw], or of a transposed convolution [in][out / groups][kh][kw], to [out][kh][kw][in]. */
+/* With one tap they are laid out as they should be. */
 static bool make_weights(conv *c)
 {
-    int64_t taps = c->kernel[0] * c->kernel[1], outs = c->groups * c->cout;
-    c->weights = kb_data_alloc((size_t)(outs * c->k * c->bytes));
-    if (!c->weights)
-        return false;
-    for (int64_t o = 0; o < outs; o++)
-        for (int64_t t = 0; t < taps; t++)
-            for (int64_t i = 0; i < c->cin; i++) {
-                int64_t from = c->transposed ? ((o / c->cout * c->cin + i) * c->cout + o % c->cout) * taps + t : (o * c->cin + i) * taps + t;
-                move(c->weights + (o * c->k + t * c->cin + i) * c->bytes, c->w + from * c->bytes, c->bytes);
-            }
-    return true;
+    int64_t outs = c->groups * c->cout;
+    if (c->kernel[0] * c->kernel[1] == 1 && !c->transposed) {
+        c->weights = (char *)(uintptr_t)c->w;
+        return true;
+    }
+    c->weights = c->own_weights = kb_data_alloc((size_t)(outs * c->k * c->bytes));
+    if (c->weights)
+        kb_parallel_for(outs, 1 + KK_GRAIN / c->k, lay_out, c);
+    return c->weights != NULL;
 }
 
 /* ---- taps --------------------------------------------------------------------------------------------------------------------------------- */
@@ -254,8 +266,8 @@ static kn_status convolve(const kb_call *call, int n, bool transposed)
         kk_converter(o->dtype, c.type)(call->out[0].data, c.y, o->numel);
     if (scratch && c.y)
         kb_data_free(c.y, out_bytes);
-    if (c.weights)
-        kb_data_free(c.weights, (size_t)(c.groups * c.cout * c.k * c.bytes));
+    if (c.own_weights)
+        kb_data_free(c.own_weights, (size_t)(c.groups * c.cout * c.k * c.bytes));
     kb_free(c.map[0]);
     kb_free(c.map[1]);
     for (int k = 0; k < 3; k++)

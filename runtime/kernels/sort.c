@@ -75,6 +75,21 @@ static void merge_sort(item *v, item *spare, int64_t n)
         memcpy(v, from, (size_t)n * sizeof *v);
 }
 
+/* The first k of that order in v[0 .. k-1], kept sorted while the rest goes by: for few of many. */
+static void first_few(item *v, int64_t n, int64_t k)
+{
+    merge_sort(v, v + n, k);
+    for (int64_t i = k; i < n; i++) {
+        item x = v[i];
+        if (x.key >= v[k - 1].key)
+            continue;
+        int64_t j = k - 1;
+        for (; j > 0 && v[j - 1].key > x.key; j--)
+            v[j] = v[j - 1];
+        v[j] = x;
+    }
+}
+
 static void store_line(const lines *s, int64_t line, const char *x, const item *v)
 {
     int64_t at = line / s->inner * s->k * s->inner + line % s->inner;
@@ -111,6 +126,8 @@ static void sort_range(void *arg, int64_t begin, int64_t end, int worker)
         load_line(s, x, v);
         if (scan)
             running_best(v, s->n);
+        else if (s->k <= 64 && s->k * 8 < s->n)
+            first_few(v, s->n, s->k);
         else
             merge_sort(v, v + s->n, s->n);
         store_line(s, line, x, v);

@@ -5,7 +5,7 @@
  */
 #include "base/alloc.h"
 #include "base/error.h"
-#include "runtime/kernels/kernels.h"
+#include "runtime/kernels/fold.h"
 #include <math.h>
 
 typedef struct span { int64_t begin, end, step, count; } span;  /* taps along one dimension; count: for the average */
@@ -21,37 +21,33 @@ typedef struct planes {
     weight *weights[2];
     int64_t divisor;            /* override, or 0 */
     bool max;
+    int64_t kernel, stride, padding, dilation;  /* along the last dimension; stride 0: adaptive */
 } planes;
 
 /* ---- windows ---------------------------------------------------------------------------------------------------------------------------- */
-#define MAX_TAPS(T, LEAST, NAN_TEST)                                                   \
+/* From the least value on: the first NaN stays, since nothing is larger than it. */
+#define MAX_TAPS(T, LEAST, NAN_TEST)                                            \
     do {                                                                        \
-        const T *x = (const T *)plane;                                          \
-        T best = (LEAST);       /* where no tap is inside */                    \
-        bool any = false;                                                       \
-        for (int64_t i = h->begin; i < h->end; i += h->step)                    \
+        T best = (LEAST);                                                       \
+        for (int64_t i = h->begin; i < h->end; i += h->step) {                  \
+            const T *x = (const T *)plane + i * p->in[1];                       \
             for (int64_t k = w->begin; k < w->end; k += w->step) {              \
-                T v = x[i * p->in[1] + k];                                      \
-                if (!any || v > best || (NAN_TEST)) {                           \
-                    if (!any || best == best)                                   \
-                        best = v;                                               \
-                    any = true;                                                 \
-                }                                                               \
+                T v = x[k];                                                     \
+                best = (v > best) | (NAN_TEST) ? v : best;                      \
             }                                                                   \
+        }                                                                       \
         *(T *)out = best;                                                       \
     } while (0)
 
+/* -0 + x is x, whatever x: the sum starts with its first element. */
 #define MEAN_TAPS(T)                                                            \
     do {                                                                        \
-        const T *x = (const T *)plane;                                          \
-        T sum = 0;                                                              \
-        bool any = false;                                                       \
-        for (int64_t i = h->begin; i < h->end; i++)                             \
-            for (int64_t k = w->begin; k < w->end; k++) {                       \
-                T v = x[i * p->in[1] + k];                                      \
-                sum = any ? sum + v : v;                                        \
-                any = true;                                                     \
-            }                                                                   \
+        T sum = -(T)0;                                                          \
+        for (int64_t i = h->begin; i < h->end; i++) {                           \
+            const T *x = (const T *)plane + i * p->in[1];                       \
+            for (int64_t k = w->begin; k < w->end; k++)                         \
+                sum = sum + x[k];                                               \
+        }                                                                       \
         *(T *)out = sum / (T)(p->divisor ? p->divisor : h->count * w->count);   \
     } while (0)
 
@@ -69,6 +65,52 @@ static void window(const planes *p, const void *plane, const span *h, const span
         MEAN_TAPS(double);
 }
 
+enum { TILE = 256 };
+
+/* Tap `tap` of output columns [from, to): those that find an input, joined to acc. */
+static void join_tap(const planes *p, const char *row, int64_t tap, int64_t from, int64_t to, uint64_t *acc)
+{
+    uint64_t stage[TILE];
+    const kk_fold *f = &KB_ISA_PICK(kk_folds)(p->type)->fold[p->max ? KK_MAX : KK_SUM];
+    int64_t shift = tap * p->dilation - p->padding;         /* input column of output column 0 */
+    int64_t lo = shift < 0 ? (-shift + p->stride - 1) / p->stride : 0, hi = p->in[1] - shift > 0 ? (p->in[1] - shift - 1) / p->stride + 1 : 0;
+    lo = lo < from ? from : lo;
+    hi = hi > to ? to : hi;
+    if (lo >= hi)
+        return;
+    const char *x = row + (lo * p->stride + shift) * p->bytes;
+    if (p->stride > 1) {
+        kk_gather(stage, p->type, x, p->type, p->stride, hi - lo);
+        x = (const char *)stage;
+    }
+    f->cols((char *)acc + (lo - from) * p->bytes, x, hi - lo, NULL, false);
+}
+
+/* Output columns side by side, each in (kh, kw) order: the same bits as one by one. */
+static void window_row(const planes *p, const char *plane, const span *h, char *out)
+{
+    static const float least32 = -INFINITY, none32 = -0.0f;
+    static const double least64 = -INFINITY, none64 = -0.0;
+    static const int64_t least = INT64_MIN;
+    uint64_t acc[TILE];
+    for (int64_t from = 0; from < p->out[1]; from += TILE) {
+        int64_t n = p->out[1] - from < TILE ? p->out[1] - from : TILE;
+        kk_fill(acc, p->type == KN_F32 ? (const void *)(p->max ? &least32 : &none32) : p->type == KN_F64 ? (const void *)(p->max ? &least64 : &none64) : &least,
+                p->bytes, n);
+        for (int64_t i = h->begin; i < h->end; i += h->step)
+            for (int64_t tap = 0; tap < p->kernel; tap++)
+                join_tap(p, plane + i * p->in[1] * p->bytes, tap, from, from + n, acc);
+        for (int64_t k = 0; !p->max && k < n; k++) {
+            int64_t count = p->divisor ? p->divisor : h->count * p->spans[1][from + k].count;
+            if (p->type == KN_F32)
+                ((float *)acc)[k] /= (float)count;
+            else
+                ((double *)acc)[k] /= (double)count;
+        }
+        kk_gather(out + from * p->bytes, p->type, acc, p->type, 1, n);
+    }
+}
+
 static void window_range(void *arg, int64_t begin, int64_t end, int worker)
 {
     const planes *p = arg;
@@ -76,9 +118,15 @@ static void window_range(void *arg, int64_t begin, int64_t end, int worker)
     for (int64_t item = begin; item < end; item++) {
         const char *plane = p->x + item * p->in[0] * p->in[1] * p->bytes;
         char *out = p->y + item * p->out[0] * p->out[1] * p->bytes;
-        for (int64_t i = 0; i < p->out[0]; i++)
+        for (int64_t i = 0; i < p->out[0]; i++) {
+            if (p->stride) {
+                window_row(p, plane, &p->spans[0][i], out);
+                out += p->out[1] * p->bytes;
+                continue;
+            }
             for (int64_t k = 0; k < p->out[1]; k++, out += p->bytes)
                 window(p, plane, &p->spans[0][i], &p->spans[1][k], out);
+        }
     }
 }
 
@@ -225,6 +273,12 @@ static kn_status pool(const kb_call *c, int n, bool max)
     for (int d = 0; !s && d < 2; d++) {
         int i = d - (2 - n);
         int64_t k = i < 0 ? 1 : item_of(kernel, i, 1), step = i < 0 ? 1 : item_of(stride, i, k);
+        if (d == 1) {
+            p.kernel = k;
+            p.stride = step;
+            p.padding = item_of(padding, i, 0);
+            p.dilation = max ? item_of(dilation, i, 1) : 1;
+        }
         for (int64_t o = 0; o < p.out[d]; o++)
             pool_span(&p.spans[d][o], o * step, p.in[d], k, i < 0 ? 0 : item_of(padding, i, 0), i < 0 || !max ? 1 : item_of(dilation, i, 1), count_padding);
     }
