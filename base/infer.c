@@ -115,9 +115,11 @@ void kr_row_major(kb_infer *in, int rank, const kb_dim *sizes, kb_dim *strides)
     }
 }
 
-void kr_fresh(kb_infer *in, kn_dtype d, int rank, const kb_dim *sizes)
+void kr_fresh(kb_infer *in, kn_dtype d, int rank, const kb_dim *sizes) { kr_fresh_at(in, 0, d, rank, sizes); }
+
+void kr_fresh_at(kb_infer *in, int k, kn_dtype d, int rank, const kb_dim *sizes)
 {
-    kb_type *o = &in->out[0];
+    kb_type *o = &in->out[k];
     o->dtype = d;
     o->rank = (int8_t)rank;
     memcpy(o->size, sizes, (size_t)rank * sizeof *sizes);
@@ -226,6 +228,23 @@ kn_status kr_given_sizes(kb_infer *in, const int64_t *w, int *rank, kb_dim *size
             return kb_fail(KN_E_SHAPE, "size %lld of dimension %d is negative", (long long)sizes[i].v, i);
     }
     return KN_OK;
+}
+
+kn_status kr_is_float(const kb_infer *in, int k, const char *name)
+{
+    kn_dtype d = kr_in(in, k)->dtype;
+    return !d || kb_dtype_category(d) == KB_CAT_FLOAT ? KN_OK : kb_fail(KN_E_DTYPE, "the %s must be floating-point, not %s", name, kr_dtype(d));
+}
+
+kn_status kr_is_index(const kb_infer *in, int k)
+{
+    kn_dtype d = kr_in(in, k)->dtype;
+    return d == KN_I64 || d == KN_I32 ? KN_OK : kb_fail(KN_E_DTYPE, "the indices must be i64 or i32, not %s", kr_dtype(d));
+}
+
+int64_t kr_item(const int64_t *list, int i, int64_t fallback)
+{
+    return list[0] <= 0 ? fallback : list[0] == 1 ? list[1] : i < list[0] ? list[1 + i] : fallback;
 }
 
 /* ---- the driver --------------------------------------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 static bool refuses_bool(kb_opcode op)
 {
     static const uint16_t list[] = {OP_neg, OP_abs, OP_relu, OP_floor, OP_ceil, OP_round, OP_trunc,
-                                    OP_fmod, OP_remainder, OP_pow, OP_clamp, OP_div, OP_addcmul};
+                                    OP_fmod, OP_remainder, OP_pow, OP_clamp, OP_div, OP_addcmul, OP_relu6, OP_hardtanh, OP_threshold};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         if (list[i] == op)
             return true;
@@ -103,6 +103,18 @@ kn_status infer_pointwise(kb_infer *in)
     if (in->op == OP_clamp && !kr_has(in, 1) && !kr_has(in, 2))
         return kb_fail(KN_E_VALUE, "at least one of min and max must be given");
     return pointwise_as(in, in->op, skip, flags & KB_F_BOOL);
+}
+
+/* Integers and bools; shifts have no meaning for bools. */
+kn_status infer_bitwise(kb_infer *in)
+{
+    bool shift = in->op == OP_bitwise_left_shift || in->op == OP_bitwise_right_shift;
+    if (pointwise_as(in, in->op, 0, false))
+        return kb_error_status();
+    kn_dtype d = in->out[0].dtype;
+    if (kb_dtype_category(d) == KB_CAT_FLOAT || (shift && d == KN_BOOL))
+        return kb_fail(KN_E_DTYPE, "is not defined for %s; convert with kn_to", kr_dtype(d));
+    return KN_OK;
 }
 
 kn_status infer_div(kb_infer *in)

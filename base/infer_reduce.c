@@ -1,4 +1,4 @@
-/* infer_reduce.c: reductions, softmax, layer_norm.
+/* infer_reduce.c: reductions, softmax, layer_norm, rms_norm.
  *
  * No dims (left out or empty): all of them. `math` of an integer sum or product is i64, as is its result. Refused: a dim that stands twice, a maximum of
  * nothing, more than one dim for argmax, weights of layer_norm that are not of the normalized shape.
@@ -84,6 +84,24 @@ kn_status infer_arg_reduce(kb_infer *in)
     return KN_OK;
 }
 
+/* Values and where they are: of one dim, or of all (then the index counts row-major). */
+kn_status infer_extremum(kb_infer *in)
+{
+    const int64_t *dims = kb_word(in->info, in->words, 0);
+    bool keepdim = *kb_word(in->info, in->words, 1) != 0;
+    kn_dtype d = in->in[0].dtype;
+    unsigned mask;
+    if (dims[0] > 1)
+        return kb_fail(KN_E_VALUE, "takes one dim, or none for all, not %lld", (long long)dims[0]);
+    if (reduced_dims(in, dims, &mask) || not_of_nothing(in, mask))
+        return kb_error_status();
+    shape_reduced(in, d, mask, keepdim);
+    in->out[1] = in->out[0];
+    in->out[1].dtype = KN_I64;
+    in->math = kb_math_type(d);
+    return KN_OK;
+}
+
 kn_status infer_softmax(kb_infer *in)
 {
     const kb_type *x = &in->in[0];
@@ -130,7 +148,7 @@ kn_status infer_layer_norm(kb_infer *in)
     if (!fits)
         return kb_fail(KN_E_SHAPE, "the normalized shape %s must be the last sizes of the input, which is %s", kr_sizes(b, rank, shape),
                        kr_shape(a, x));
-    if (norm_weight(in, 1, rank, shape) || norm_weight(in, 2, rank, shape))
+    if (norm_weight(in, 1, rank, shape) || (in->op == OP_layer_norm && norm_weight(in, 2, rank, shape)))
         return kb_error_status();
     kr_fresh(in, x->dtype, x->rank, x->size);
     in->math = kb_math_type(x->dtype);

@@ -23,6 +23,8 @@ kn_status kr_dim(int64_t dim, int rank, int *out);
 void kr_row_major(kb_infer *in, int rank, const kb_dim *sizes, kb_dim *strides);
 /* Result 0: fresh, row-major. */
 void kr_fresh(kb_infer *in, kn_dtype d, int rank, const kb_dim *sizes);
+/* The same for result k. */
+void kr_fresh_at(kb_infer *in, int k, kn_dtype d, int rank, const kb_dim *sizes);
 /* Result 0: a view of operand 0 with these sizes and strides. */
 void kr_view(kb_infer *in, int rank, const kb_dim *sizes, const kb_dim *strides, kb_dim offset);
 kb_dim kr_product(kb_infer *in, int n, const kb_dim *sizes);
@@ -34,5 +36,12 @@ bool kr_broadcast_into(kb_infer *in, kb_dim *sizes, int *rank, const kb_type *t)
 kn_dtype kr_promote(const kb_infer *in, int first, int n, unsigned skip);
 /* A list of sizes given in words ("Z size"): rank and sizes; negative sizes are refused. */
 kn_status kr_given_sizes(kb_infer *in, const int64_t *w, int *rank, kb_dim *sizes);
+
+/* Operand k must have a floating-point dtype. */
+kn_status kr_is_float(const kb_infer *in, int k, const char *name);
+/* Operand k: indices, i64 or i32. */
+kn_status kr_is_index(const kb_infer *in, int k);
+/* Item i of an optional int list in words, one item standing for all; `fallback` when the list is left out. */
+int64_t kr_item(const int64_t *list, int i, int64_t fallback);
 
 #endif

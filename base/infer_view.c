@@ -360,3 +360,55 @@ kn_status infer_select(kb_infer *in)
     kr_view(in, x.rank - 1, x.size, x.stride, offset);
     return KN_OK;
 }
+
+/* ---- more views ------------------------------------------------------------------------------------------------------------------ */
+/* Dims dim1 and dim2 go; the diagonal comes last. */
+kn_status infer_diagonal(kb_infer *in)
+{
+    const kb_type *x = &in->in[0];
+    kb_dim sizes[KB_MAX_RANK], strides[KB_MAX_RANK], at = kd_const(0);
+    int a, b, rank = 0;
+    if (kr_dim(in->words[1], x->rank, &a) || kr_dim(in->words[2], x->rank, &b))
+        return kb_error_status();
+    if (a == b || x->rank < 2)
+        return kb_fail(KN_E_VALUE, "needs two different dims");
+    int64_t shift = in->words[0];
+    kb_dim rows = x->size[a], cols = x->size[b], start = kd_const(shift < 0 ? -shift : shift);
+    kb_dim *cut = shift < 0 ? &rows : &cols;
+    if (kd_decide(in, KB_P_LE, start, *cut)) {
+        at = kd_mul(in, start, x->stride[shift < 0 ? a : b]);
+        *cut = kd_sub(in, *cut, start);
+    } else
+        *cut = kd_const(0);
+    for (int i = 0; i < x->rank; i++)
+        if (i != a && i != b) {
+            sizes[rank] = x->size[i];
+            strides[rank++] = x->stride[i];
+        }
+    sizes[rank] = kd_decide(in, KB_P_LE, rows, cols) ? rows : cols;
+    strides[rank++] = kd_add(in, x->stride[a], x->stride[b]);
+    kr_view(in, rank, sizes, strides, at);
+    return KN_OK;
+}
+
+/* Windows of `size` elements, `step` apart: the windows along dim, their elements in a new last dim. */
+kn_status infer_unfold(kb_infer *in)
+{
+    char text[KR_TEXT];
+    kb_type x = in->in[0];
+    int d;
+    if (dim_of(in, &d))
+        return kb_error_status();
+    kb_dim size = kr_word(in, &in->words[1]), step = kr_word(in, &in->words[2]);
+    if (x.rank == KB_MAX_RANK)
+        return kb_fail(KN_E_SHAPE, "the result would have more than %d dimensions", KB_MAX_RANK);
+    if (!kd_decide(in, KB_P_LE, kd_const(1), step) || !kd_decide(in, KB_P_LE, kd_const(0), size) || !kd_decide(in, KB_P_LE, size, x.size[d]))
+        return kb_fail(KN_E_VALUE, "windows of %lld elements, %lld apart, do not fit dimension %d of %s", (long long)size.v, (long long)step.v, d,
+                       kr_shape(text, &x));
+    x.size[x.rank] = size;
+    x.stride[x.rank] = x.stride[d];
+    x.size[d] = kd_add(in, kd_div(in, kd_sub(in, x.size[d], size), step), kd_const(1));
+    x.stride[d] = kd_mul(in, x.stride[d], step);
+    kr_view(in, x.rank + 1, x.size, x.stride, kd_const(0));
+    return KN_OK;
+}

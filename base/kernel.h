@@ -35,6 +35,10 @@ kn_status kb_run_write(kb_opcode op, kn_dtype math, int n_in, const kb_buf *in, 
 /* x's elements, row-major, into out. */
 kn_status kb_run_copy(const kb_buf *x, void *out);
 
+/* Of an operator whose size depends on values (KB_F_DYNAMIC): how many elements, rows or bins it will find: its last word. Operands fit (inference has
+ * said so, with any count). */
+kn_status kb_dynamic_count(kb_opcode op, int n_in, const kb_buf *in, const int64_t *words, int64_t *count);
+
 /* Runs one op on buffers under the default floating-point environment (CAPTURE 18). Views are refused. */
 kn_status kb_run(const kb_call *c);
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS = 512 };                           /* a power of two, several times OP_COUNT */
+enum { SLOTS = 1024 };                           /* a power of two, several times OP_COUNT */
 
 static kb_opinfo infos[OP_COUNT] = {
     [OP_NONE] = {.name = "none", .schema = "", .cls = KB_POINTWISE},
@@ -24,7 +24,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* ---- schema ----------------------------------------------------------------------------------------------------------------- */
 /* What stands at p, up to a separator; the words of an `e` outlive the process, so they live in one static pool. */
-static char pool[1024];
+static char pool[2048];
 static size_t pool_used;
 
 static const char *keep(const char *s, size_t n)
@@ -84,6 +84,8 @@ static const char *arg_into(kb_arg *a, const char *p)
     a->kind = *p++;
     if (a->kind == 'e' && !(p = words_into(a, p)))
         return NULL;
+    if (a->kind == 'I' && *p >= '1' && *p <= '9')
+        a->fixed = (uint8_t)(*p++ - '0');
     if (*p == '?') {
         a->optional = true;
         p++;
@@ -107,10 +109,23 @@ static const char *arg_into(kb_arg *a, const char *p)
     return p;
 }
 
+/* "-> values, indices" */
+static bool results_into(kb_opinfo *o, const char *p)
+{
+    o->n_out = 0;
+    do {
+        if (p[0] == '\0' || p[1] != ' ' || o->n_out == KB_MAX_OUT || !(p = name_into(o->results[o->n_out], sizeof o->results[0], p + 2)))
+            return false;
+        o->n_out++;
+    } while (*p == ',');
+    return *p == '\0';
+}
+
 static bool parse(kb_opinfo *o)
 {
     const char *p = o->schema, *group = NULL;
     bool option = false;
+    o->n_out = 1;
     while (*p) {
         if (*p == '*') {                        /* "* reduce: " names the options' struct; its members follow */
             option = true;
@@ -133,12 +148,15 @@ static bool parse(kb_opinfo *o)
             a->index = (uint8_t)o->n_word_args++;
         if (p[0] == ',' && p[1] == ' ')
             p += 2;
-        else if (*p)
+        else if (strncmp(p, " ->", 3) == 0) {
+            if (!results_into(o, p + 2))
+                return false;
+            break;
+        } else if (*p)
             return false;
     }
     if (o->n_operands == 1 && o->args[0].list)
         o->n_operands = -1;
-    o->n_out = o->flags & KB_F_MULTI2 ? 2 : 1;
     return true;
 }
 

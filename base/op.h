@@ -10,8 +10,10 @@
  *               f scalar with a default (double)
  *   words       i int   z int that is a size, start or length   b bool   d dtype (0: none)   e{a,b,c} one of these words, as its index
  *               I list of ints   Z list of sizes; a list takes 1 + n words: its length (or -1 when left out), then the items
+ *               I1, I2: an I that is an array of so many in C, all 0: left out; by name one int stands for all
  *   After `*` come options, in C the members of a struct kn_NAME_options (NAME after the star, shared by rows that name it).
  *   `c|py`: the C name and PyTorch's keyword where they differ. `=v`: what it is when left out.
+ *   results     " -> values, indices" at the end names several results; C gets them as a struct kn_<op>_result
  */
 #ifndef KB_OP_H
 #define KB_OP_H
@@ -36,7 +38,7 @@ enum {
     KB_F_CHECKS = 1,    /* looks at values and may fail on them (an index out of range) */
     KB_F_FLOAT = 2,     /* pointwise: integer operands become f32 first */
     KB_F_BOOL = 4,      /* result is bool; arithmetic in the promoted type */
-    KB_F_MULTI2 = 8,    /* two results */
+    KB_F_DYNAMIC = 8,   /* the result's size depends on values: the last word is what kb_dynamic_count found */
     KB_F_COND = 16,     /* operand 0 is a condition: bool, outside promotion */
     KB_F_MASK1 = 32     /* operand 1 is a mask: bool, outside promotion */
 };
@@ -45,7 +47,8 @@ typedef struct kb_arg {
     char kind;          /* T V f | i z b d e | I Z */
     bool optional, list, option;
     bool hidden;        /* `~`: by name only, not in the C prototype */
-    char group[16];     /* of an option: the NAME after the star */
+    char group[32];     /* of an option: the NAME after the star */
+    uint8_t fixed;      /* of an I: items of the C array, 0: a kn_shape */
     uint8_t index;      /* among operands or among words' starting arguments */
     char name[24], keyword[24];
     double fallback;    /* when left out */
@@ -61,6 +64,7 @@ typedef struct kb_opinfo {
     kb_opcode base;     /* of a write: the op without the underscore, else 0 */
     int n_args, n_operands /* -1: a list */, n_word_args, n_out;
     kb_arg args[KB_MAX_ARGS];
+    char results[KB_MAX_OUT][24];   /* names, where there are several */
 } kb_opinfo;
 
 const kb_opinfo *kb_op_info(kb_opcode op);      /* never NULL for a valid opcode */

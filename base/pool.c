@@ -254,15 +254,19 @@ static void join_loop(void)
     }
 }
 
+static int clamp_to(int n, int most) { return n < most ? n : most; }
+
 /* ---- loops --------------------------------------------------------------------------------------------------------------- */
-void kb_parallel_for(int64_t n, int64_t grain, kb_body body, void *arg)
+void kb_parallel_for(int64_t n, int64_t grain, kb_body body, void *arg) { kb_parallel_for_most(n, grain, THREADS_MAX, body, arg); }
+
+void kb_parallel_for_most(int64_t n, int64_t grain, int most, kb_body body, void *arg)
 {
     int64_t ranges, step, units;
     if (n <= 0)
         return;
     grain = grain < 1 ? 1 : grain;
     units = (n - 1) / grain + 1;
-    if (units == 1 || in_loop || (ranges = kb_threads()) == 1 || atomic_exchange_explicit(&pool.busy, true, memory_order_acquire)) {
+    if (units == 1 || in_loop || (ranges = clamp_to(kb_threads(), most)) <= 1 || atomic_exchange_explicit(&pool.busy, true, memory_order_acquire)) {
         body(arg, 0, n, 0);
         return;
     }

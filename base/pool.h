@@ -14,6 +14,8 @@
 typedef void (*kb_body)(void *arg, int64_t begin, int64_t end, int worker);
 
 void kb_parallel_for(int64_t n, int64_t grain, kb_body body, void *arg);
+/* The same with workers below `most` only: for bodies with room for each, which was made before another thread could change the number. */
+void kb_parallel_for_most(int64_t n, int64_t grain, int most, kb_body body, void *arg);
 int kb_threads(void);
 void kb_set_threads(int n);     /* n < 1: the default. May be called at any time between calls */
 void kb_pool_shutdown(void);    /* joins the workers (leak checks); the next loop starts them again */

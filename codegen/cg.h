@@ -62,6 +62,9 @@ char *cg_program_print(const cg_program *p);    /* steps, kernels, arena, where 
  * kb_data_alloc(cg_output_bytes(p, i)). All allocation happens before the first step that writes an input. On failure no output is left. Any number of
  * threads may run one program at once. */
 kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs);
+/* The same; *wrote becomes true before the first step that writes an input. A program that failed after that (a step's own scratch) must not be replaced by
+ * running the graph's operators: some have had their effect. */
+kn_status cg_run_once(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs, bool *wrote);
 int64_t cg_output_bytes(const cg_program *p, int i);
 
 #endif

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/pool.h"
 #include "codegen/internal.h"
-#include <pthread.h>
 #include <string.h>
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -23,22 +22,13 @@ typedef struct piece {
     void **ptrs;
     const int64_t *scalars;
     int64_t scratch_bytes;      /* from one worker's scratch to the next */
-    int workers;                /* that have scratch of their own */
 } piece;
-
-/* The thread count may be raised by somebody else while this program runs: workers past those that scratch was laid out for take turns with one more. */
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
 {
     const piece *p = arg;
     const cg_step *st = p->st;
     void *own[CG_MAX_BUFFERS], **ptrs = p->ptrs;
-    bool takes_turns = st->any_scratch && worker >= p->workers;
-    if (takes_turns) {
-        pthread_mutex_lock(&turn);
-        worker = p->workers;
-    }
     if (st->any_scratch && worker) {
         for (int b = 0; b < st->n_ptrs; b++)
             own[b] = st->scratch[b] ? (char *)p->ptrs[b] + worker * p->scratch_bytes : p->ptrs[b];
@@ -56,11 +46,9 @@ static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
         st->fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
     else
         lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
-    if (takes_turns)
-        pthread_mutex_unlock(&turn);
 }
 
-static void run_kernel(const cg_program *p, const cg_step *st, char *const *bases, const int64_t *scalars, int workers)
+static void run_kernel(const cg_program *p, const cg_step *st, char *const *bases, const int64_t *scalars, int threads)
 {
     void *ptrs[CG_MAX_BUFFERS];
     int64_t own[32];
@@ -71,11 +59,11 @@ static void run_kernel(const cg_program *p, const cg_step *st, char *const *base
             own[s] = scalars[st->scalars[s]];
         scalars = own;
     }
-    piece w = {st, ptrs, scalars, p->scratch_bytes, workers};
+    piece w = {st, ptrs, scalars, p->scratch_bytes};
     if (st->n_split < 2 * st->grain)
         run_piece(&w, 0, st->n_split, 0);
     else
-        kb_parallel_for(st->n_split, st->grain, run_piece, &w);
+        kb_parallel_for_most(st->n_split, st->grain, threads, run_piece, &w);
 }
 
 static kn_status run_eager(const cg_step *st, char *const *bases)
@@ -94,12 +82,14 @@ static kn_status run_eager(const cg_step *st, char *const *bases)
     return kb_run(&c);
 }
 
-static kn_status run_steps(const cg_program *p, char *const *bases, const int64_t *scalars, int workers)
+static kn_status run_steps(const cg_program *p, char *const *bases, const int64_t *scalars, int threads, bool *wrote)
 {
     for (int i = 0; i < p->n_steps; i++) {
         const cg_step *st = &p->steps[i];
+        if (st->writes_input)
+            *wrote = true;
         if (!st->eager) {
-            run_kernel(p, st, bases, scalars, workers);
+            run_kernel(p, st, bases, scalars, threads);
             continue;
         }
         kn_status s = run_eager(st, bases);
@@ -109,18 +99,18 @@ static kn_status run_steps(const cg_program *p, char *const *bases, const int64_
     return KN_OK;
 }
 
-static kn_status run_default(const cg_program *p, char *const *bases, const int64_t *scalars, int workers)
+static kn_status run_default(const cg_program *p, char *const *bases, const int64_t *scalars, int threads, bool *wrote)
 {
 #if defined(__SSE2__)
     unsigned saved = _mm_getcsr();
     if ((saved & ~(unsigned)MXCSR_FLAGS) != MXCSR_DEFAULT) {
         _mm_setcsr(MXCSR_DEFAULT);
-        kn_status s = run_steps(p, bases, scalars, workers);
+        kn_status s = run_steps(p, bases, scalars, threads, wrote);
         _mm_setcsr(saved);
         return s;
     }
 #endif
-    return run_steps(p, bases, scalars, workers);
+    return run_steps(p, bases, scalars, threads, wrote);
 }
 
 static void free_outputs(const cg_program *p, void **outputs, int n)
@@ -131,13 +121,13 @@ static void free_outputs(const cg_program *p, void **outputs, int n)
     }
 }
 
-kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs)
+kn_status cg_run_once(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs, bool *wrote)
 {
     char small[STACK_ARENA] __attribute__((aligned(64)));
     char *few[STACK_BASES], **bases = few, *arena = small;
     int n_bases = CG_SLOT_INPUT + p->n_inputs + p->n_outputs;
-    int workers = p->scratch_bytes ? kb_threads() : 0;
-    size_t arena_bytes = (size_t)(p->arena_bytes + (p->scratch_bytes ? p->scratch_bytes * (workers + 1) : 0));
+    int threads = kb_threads();
+    size_t arena_bytes = (size_t)(p->arena_bytes + p->scratch_bytes * threads);
     kn_status s = KN_OK;
     if (!kb_thread_get())
         return KN_E_MEMORY;
@@ -161,7 +151,7 @@ kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalar
         }
     }
     if (s == KN_OK)
-        s = run_default(p, bases, scalars, workers);
+        s = run_default(p, bases, scalars, threads, wrote);
     if (s != KN_OK)
         free_outputs(p, outputs, made);
     if (arena_bytes > STACK_ARENA && arena)
@@ -169,6 +159,12 @@ kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalar
     if (bases != few)
         kb_free(bases);
     return s;
+}
+
+kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs)
+{
+    bool wrote;
+    return cg_run_once(p, inputs, scalars, outputs, &wrote);
 }
 
 int64_t cg_output_bytes(const cg_program *p, int i) { return p->output_bytes[i]; }

@@ -116,6 +116,8 @@ static cg_kind composite_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
 {
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
     const int64_t *w = ir_words(g, n);
+    if (n->op != OP_softmax && n->op != OP_log_softmax && n->op != OP_layer_norm)
+        return CG_EAGER;
     if (!is_float(x->dtype) || g->types[n->type].dtype != x->dtype || x->rank == 0)
         return CG_EAGER;
     f->numel = cg_numel(x);
@@ -172,7 +174,7 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
         return CG_SKIP;
     const kb_type *domain = copies ? ir_type(g, ir_in(g, n, 0)) : &g->types[n->type];
     me->numel = cg_numel(domain);
-    if (f->all_eager || me->numel == 0 || !dtypes_compute(g, n) || !computes(me->math))
+    if (f->all_eager || info->n_out > 1 || me->numel == 0 || !dtypes_compute(g, n) || !computes(me->math))
         return CG_EAGER;
     cg_recipe r;
     if (copies)

@@ -136,6 +136,7 @@ typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernel
 
 typedef struct cg_step {
     bool eager;
+    bool writes_input;          /* storage older than the run */
     /* a kernel */
     lp_fn fn;                   /* NULL: interpreted */
     cg_kernel_entry *entry;

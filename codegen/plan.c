@@ -218,6 +218,8 @@ static void set_split(cg_step *st, int cost)
     }
 }
 
+static bool is_input(const cg_program *p, cg_place at) { return at.slot >= CG_SLOT_INPUT && at.slot < CG_SLOT_INPUT + p->n_inputs; }
+
 static kn_status kernel_step(planner *pl, cg_step *st, int32_t group)
 {
     cg_lowered *w = &pl->lowered[group];
@@ -239,6 +241,8 @@ static kn_status kernel_step(planner *pl, cg_step *st, int32_t group)
         return kb_error_status();
     lp_shape(w->k, shape);
     st->shape = shape;
+    for (int b = 0; b < st->n_ptrs; b++)
+        st->writes_input |= w->k->buffers[b].written && !st->scratch[b] && is_input(p, st->ptrs[b]);
     st->same_scalars = true;
     for (int s = 0; s < st->n_scalars; s++) {
         st->scalars[s] = w->scalar[s];
@@ -340,7 +344,9 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     st->call = (kb_call){.op = (kb_opcode)n->op, .math = in.math, .n_in = n->n_in, .n_out = in.n_out, .words = words};
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;
-    return eager_call(pl, st, node, &in);
+    s = eager_call(pl, st, node, &in);
+    st->writes_input = st->write && is_input(pl->p, st->places[0]);
+    return s;
 }
 
 static kn_status make_steps(planner *pl)

@@ -1,5 +1,5 @@
-/* The main job: two trained models on 360 real images, eagerly and compiled. `ffn` in one batch and image by image, `early-exit` image by
- * image. Shows right answers, the largest difference from the logits that PyTorch gave, time an image, and what compiling cost; then says
+/* The main job: five trained models on 360 real images, eagerly and compiled. `ffn` in one batch and image by image, `cnn` and
+ * `transformer` in one batch, `early-exit` and `moe`, which decide on the host, image by image. Shows right answers, the largest difference from the logits that PyTorch gave, time an image, and what compiling cost; then says
  * what broke early-exit's graph. Ends with 1 when anything isn't as it should be.
  *
  *     digits [FOLDER]         the folder that holds digits.safetensors and its kin; "data" when left out
@@ -12,16 +12,17 @@
 #include <string.h>
 #include <time.h>
 
-enum { IMAGES = 360, CLASSES = 10, PASSES = 15 };
+enum { IMAGES = 360, CLASSES = 10, PASSES = 15, TOKENS = 33 };
 #define TOLERANCE 1e-4                      /* from PyTorch's logits, which were summed in another order */
 
-typedef struct Digits { kn_tensor *images; int64_t labels[IMAGES]; float want[IMAGES * CLASSES]; } Digits;
+typedef struct Digits { kn_tensor *images, *tokens; int64_t labels[IMAGES]; float want[IMAGES * CLASSES]; } Digits;
 
 /* One model, one way of feeding it. */
 typedef struct Job {
     const char *model, *feed;
     kn_module *(*make)(void);
-    kn_shape input;                         /* of one call; a batch stands first */
+    kn_shape input;                         /* of one call; a batch stands first, of tokens last */
+    int passes;                             /* timed ones */
     int right;                              /* answers that the trained model gets right */
     unsigned long long most_graphs, break_sites;
 } Job;
@@ -95,6 +96,23 @@ static kn_status read_digits(const char *folder, const char *model, Digits *d)
     return s;
 }
 
+/* The same images for the transformer: a class token, then one for each horizontal pair of pixels, each of which has nine shades. */
+static kn_status make_tokens(Digits *d)
+{
+    KN_SCOPE;
+    static float pixels[IMAGES][64];
+    static int64_t tokens[TOKENS][IMAGES];
+    kn_status s = kn_read(d->images, pixels, sizeof pixels);
+    for (int i = 0; s == KN_OK && i < IMAGES; i++) {
+        tokens[0][i] = 81;
+        for (int t = 1; t < TOKENS; t++)
+            tokens[t][i] = (int)(pixels[i][2 * t - 2] * 16) / 2 * 9 + (int)(pixels[i][2 * t - 1] * 16) / 2;
+    }
+    if (s == KN_OK)
+        kn_assign(&d->tokens, kn_from_data(KN_I64, KN_SHAPE(TOKENS, IMAGES), tokens));
+    return s;
+}
+
 /* ---- running --------------------------------------------------------------------------------------------------------------------- */
 /* All images once, a call after the other: the microseconds that the calls took, or -1 after a failure. */
 static double run_all(kn_module *m, kn_tensor *const *inputs, int calls, float *logits)
@@ -117,19 +135,19 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Eager and compiled take turns, so that whatever else the machine does meets both. */
-static int measure(kn_module *eager, kn_module *fast, kn_tensor *const *inputs, int calls, Outcome *of_eager, Outcome *of_fast)
+static int measure(int passes, kn_module *eager, kn_module *fast, kn_tensor *const *inputs, int calls, Outcome *of_eager, Outcome *of_fast)
 {
     double eager_us[PASSES], fast_us[PASSES];
-    for (int pass = 0; pass < PASSES; pass++) {
+    for (int pass = 0; pass < passes; pass++) {
         eager_us[pass] = run_all(eager, inputs, calls, of_eager->logits);
         fast_us[pass] = run_all(fast, inputs, calls, of_fast->logits);
         if (eager_us[pass] < 0 || fast_us[pass] < 0)
             return 0;
     }
-    qsort(eager_us, PASSES, sizeof *eager_us, by_size);
-    qsort(fast_us, PASSES, sizeof *fast_us, by_size);
-    of_eager->us_an_image = eager_us[PASSES / 2] / IMAGES;
-    of_fast->us_an_image = fast_us[PASSES / 2] / IMAGES;
+    qsort(eager_us, (size_t)passes, sizeof *eager_us, by_size);
+    qsort(fast_us, (size_t)passes, sizeof *fast_us, by_size);
+    of_eager->us_an_image = eager_us[passes / 2] / IMAGES;
+    of_fast->us_an_image = fast_us[passes / 2] / IMAGES;
     return 1;
 }
 
@@ -176,10 +194,12 @@ static void print_job(const Job *j, const Outcome *eager, const Outcome *fast, c
 /* Inputs of the calls, made ahead: what is timed is the model. */
 static int make_inputs(const Job *j, const Digits *d, kn_tensor **inputs)
 {
-    int calls = (int)(IMAGES / j->input.sizes[0]), good = 1;
+    int tokens = j->input.sizes[0] == TOKENS, good = 1;
+    int64_t batch = j->input.sizes[tokens ? 1 : 0];
+    int calls = (int)(IMAGES / batch);
     for (int i = 0; i < calls; i++) {
         KN_SCOPE;
-        kn_tensor *part = kn_narrow(d->images, 0, i * j->input.sizes[0], j->input.sizes[0]);
+        kn_tensor *part = tokens ? kn_narrow(d->tokens, 1, i * batch, batch) : kn_narrow(d->images, 0, i * batch, batch);
         kn_tensor *x = kn_reshape(part, j->input);
         good &= !kn_failed(x);
         kn_assign(&inputs[i], x);
@@ -197,7 +217,7 @@ static int run_job(const Job *j, const char *folder, float *logits, int report)
     kn_module *m = j->make();
     kn_module *compiled = kn_compile(m);
     fprintf(stderr, "%s, %s ...\n", j->model, j->feed);
-    if (kn_load_state(m, path_of(folder, j->model)) != KN_OK || read_digits(folder, j->model, &d) != KN_OK)
+    if (kn_load_state(m, path_of(folder, j->model)) != KN_OK || read_digits(folder, j->model, &d) != KN_OK || make_tokens(&d) != KN_OK)
         goto out;
     kn_eval(m);
     calls = make_inputs(j, &d, inputs);
@@ -205,7 +225,7 @@ static int run_job(const Job *j, const char *folder, float *logits, int report)
     if (!calls || run_all(compiled, inputs, calls, fast.logits) < 0)
         goto out;
     first = kn_compile_stats(compiled);
-    if (!measure(m, compiled, inputs, calls, &eager, &fast))
+    if (!measure(j->passes, m, compiled, inputs, calls, &eager, &fast))
         goto out;
     last = kn_compile_stats(compiled);
     judge(&eager, &d);
@@ -217,6 +237,7 @@ static int run_job(const Job *j, const char *folder, float *logits, int report)
     if (report) {
         printf("\nWhat broke %s's graph:\n", j->model);
         kn_report_print(compiled, stdout);
+        putchar('\n');
     }
 out:
     if (!done)
@@ -224,6 +245,7 @@ out:
     for (int i = 0; i < calls; i++)
         kn_assign(&inputs[i], NULL);
     kn_assign(&d.images, NULL);
+    kn_assign(&d.tokens, NULL);
     kn_module_free(compiled);
     kn_module_free(m);
     return done;
@@ -232,11 +254,14 @@ out:
 int main(int argc, char **argv)
 {
     const char *folder = argc > 1 ? argv[1] : "data";
-    const int64_t batch[] = {IMAGES, 8, 8}, one[] = {1, 8, 8}, flat[] = {1, 64};
+    const int64_t batch[] = {IMAGES, 8, 8}, one[] = {1, 8, 8}, flat[] = {1, 64}, pictures[] = {IMAGES, 1, 8, 8}, tokens[] = {TOKENS, IMAGES};
     const Job jobs[] = {
-        {"ffn", "batch 360", ffn_new, {3, batch}, 346, 1, 0},
-        {"ffn", "one by one", ffn_new, {3, one}, 346, 1, 0},
-        {"early-exit", "one by one", early_exit_new, {2, flat}, 344, 3, 1},
+        {"ffn", "batch 360", ffn_new, {3, batch}, 15, 346, 1, 0},
+        {"ffn", "one by one", ffn_new, {3, one}, 15, 346, 1, 0},
+        {"cnn", "batch 360", cnn_new, {4, pictures}, 5, 355, 1, 0},
+        {"transformer", "batch 360", transformer_new, {2, tokens}, 5, 299, 1, 0},
+        {"early-exit", "one by one", early_exit_new, {2, flat}, 15, 344, 3, 1},
+        {"moe", "one by one", moe_new, {2, flat}, 15, 351, 13, 1},
     };
     static float in_batch[IMAGES * CLASSES], alone[IMAGES * CLASSES];
     if (argc > 2) {
@@ -248,7 +273,8 @@ int main(int argc, char **argv)
     printf("model       images      way       right    off by     us/image  speed-up  bits    compile      graphs  breaks\n");
     int done = run_job(&jobs[0], folder, in_batch, 0);
     done &= run_job(&jobs[1], folder, alone, 0);
-    run_job(&jobs[2], folder, NULL, 1);
+    for (int i = 2; i < 6; i++)
+        done &= run_job(&jobs[i], folder, NULL, i == 4 || i == 5);
     if (done) {
         int equal = memcmp(in_batch, alone, sizeof alone) == 0;
         printf("\nffn: an image's logits %s whether it stands in a batch or alone\n", equal ? "are the same to the bit" : "DIFFER");

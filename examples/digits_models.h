@@ -1,8 +1,10 @@
-/* digits_models.h: two small trained models as a user writes them: `ffn` answers a whole batch, `early-exit` decides on the host, image by
- * image, whether its first answer is good enough. Field names are PyTorch's, so that kn_load_state reads its state dicts. */
+/* digits_models.h: five small trained models as a user writes them. `ffn`, `cnn` and `transformer` answer whole batches; `early-exit` decides
+ * on the host, image by image, whether its first answer is good enough, and `moe` which two of its four experts to ask. Field names are
+ * PyTorch's, so that kn_load_state reads its state dicts. */
 #ifndef DIGITS_MODELS_H
 #define DIGITS_MODELS_H
 #include <kiln/kiln.h>
+#include <math.h>
 
 /* ---- a residual block: x + fc2(gelu(fc1(norm(x)))) ------------------------------------------------------------------------------- */
 typedef struct Block {
@@ -85,6 +87,141 @@ static kn_module *early_exit_new(void)
 {
     return KN_BASE(kn_new(EarlyExit, &early_exit_class, .sure = 0.95, .stem = kn_nn_linear(64, 48), .exit1 = kn_nn_linear(48, 10),
         .deep1 = kn_nn_linear(48, 128), .deep2 = kn_nn_linear(128, 48), .exit2 = kn_nn_linear(48, 10)));
+}
+
+/* ---- cnn: x (B, 1, 8, 8) -------------------------------------------------------------------------------------------------------------- */
+typedef struct Residual {
+    kn_module  base;
+    kn_module *conv1, *bn1, *conv2, *bn2;
+} Residual;
+
+static kn_tensor *residual_forward(Residual *self, kn_tensor *x)
+{
+    kn_tensor *h = kn_relu(kn_call(self->bn1, kn_call(self->conv1, x)));
+    return kn_relu(kn_add(x, kn_call(self->bn2, kn_call(self->conv2, h))));
+}
+
+static const kn_field residual_fields[] = {
+    KN_CHILD(Residual, conv1), KN_CHILD(Residual, bn1), KN_CHILD(Residual, conv2), KN_CHILD(Residual, bn2), KN_FIELDS_END
+};
+KN_DEFINE_CLASS(residual_class, Residual, residual_forward, residual_fields, tensor, (tensor));
+
+static kn_module *conv3x3(int64_t in, int64_t out) { return kn_nn_conv2d(in, out, 3, .padding = {1, 1}, .no_bias = true); }
+
+static kn_module *residual_new(int64_t channels)
+{
+    return KN_BASE(kn_new(Residual, &residual_class, .conv1 = conv3x3(channels, channels), .bn1 = kn_nn_batch_norm2d(channels),
+        .conv2 = conv3x3(channels, channels), .bn2 = kn_nn_batch_norm2d(channels)));
+}
+
+typedef struct Cnn {
+    kn_module  base;
+    kn_module *conv1, *bn1, *res, *conv2, *bn2, *head;
+} Cnn;
+
+static kn_tensor *cnn_forward(Cnn *self, kn_tensor *x)
+{
+    kn_tensor *h = kn_relu(kn_call(self->bn1, kn_call(self->conv1, x)));
+    h = kn_max_pool2d(kn_call(self->res, h), KN_SHAPE(2, 2));
+    h = kn_relu(kn_call(self->bn2, kn_call(self->conv2, h)));
+    return kn_call(self->head, kn_flatten(kn_adaptive_avg_pool2d(h, KN_SHAPE(1, 1)), 1, -1));
+}
+
+static const kn_field cnn_fields[] = {
+    KN_CHILD(Cnn, conv1), KN_CHILD(Cnn, bn1), KN_CHILD(Cnn, res), KN_CHILD(Cnn, conv2), KN_CHILD(Cnn, bn2), KN_CHILD(Cnn, head), KN_FIELDS_END
+};
+KN_DEFINE_CLASS(cnn_class, Cnn, cnn_forward, cnn_fields, tensor, (tensor));
+
+static kn_module *cnn_new(void)
+{
+    return KN_BASE(kn_new(Cnn, &cnn_class, .conv1 = conv3x3(1, 16), .bn1 = kn_nn_batch_norm2d(16), .res = residual_new(16),
+        .conv2 = conv3x3(16, 32), .bn2 = kn_nn_batch_norm2d(32), .head = kn_nn_linear(32, 10)));
+}
+
+/* ---- transformer: tokens (S, B), a class token and one for each horizontal pair of pixels ----------------------------------------------- */
+typedef struct PositionalEncoding {
+    kn_module  base;
+    kn_tensor *pe;                          /* (64, 1, dim): a buffer, saved but not trained */
+} PositionalEncoding;
+
+static kn_tensor *positional_encoding_forward(PositionalEncoding *self, kn_tensor *x)
+{
+    return kn_add(x, kn_narrow(self->pe, 0, 0, kn_size(x, 0)));
+}
+
+static const kn_field positional_encoding_fields[] = {KN_BUFFER(PositionalEncoding, pe), KN_FIELDS_END};
+KN_DEFINE_CLASS(positional_encoding_class, PositionalEncoding, positional_encoding_forward, positional_encoding_fields, tensor, (tensor));
+
+/* Sines and cosines of falling frequency, side by side. */
+static kn_module *positional_encoding_new(int dim)
+{
+    KN_SCOPE;
+    float table[64 * 64];
+    for (int p = 0; p < 64; p++)
+        for (int i = 0; i < dim; i++) {
+            double angle = p * exp((i - i % 2) * -log(10000) / dim);
+            table[p * dim + i] = (float)(i % 2 ? cos(angle) : sin(angle));
+        }
+    return KN_BASE(kn_new(PositionalEncoding, &positional_encoding_class, .pe = kn_from_data(KN_F32, KN_SHAPE(64, 1, dim), table)));
+}
+
+typedef struct Transformer {
+    kn_module  base;
+    kn_module *embedding, *pos_encoder, *transformer, *classifier;
+    double     scale;
+} Transformer;
+
+static kn_tensor *transformer_forward(Transformer *self, kn_tensor *src, kn_tensor *src_mask, kn_tensor *src_key_padding_mask)
+{
+    kn_tensor *x = kn_call(self->pos_encoder, kn_mul(kn_call(self->embedding, src), self->scale));
+    x = kn_call(self->transformer, x, src_mask, src_key_padding_mask);
+    return kn_call(self->classifier, kn_select(x, 0, 0));
+}
+
+static const kn_field transformer_fields[] = {
+    KN_CHILD(Transformer, embedding), KN_CHILD(Transformer, pos_encoder), KN_CHILD(Transformer, transformer), KN_CHILD(Transformer, classifier),
+    KN_ATTR(Transformer, scale), KN_FIELDS_END
+};
+KN_DEFINE_CLASS(transformer_class, Transformer, transformer_forward, transformer_fields, tensor, (tensor, optional, optional));
+
+static kn_module *transformer_new(void)
+{
+    return KN_BASE(kn_new(Transformer, &transformer_class, .scale = sqrt(48), .embedding = kn_nn_embedding(82, 48),
+        .pos_encoder = positional_encoding_new(48), .transformer = kn_nn_transformer_encoder(48, 4, 2, .dim_feedforward = 128, .dropout = 0.05),
+        .classifier = kn_nn_linear(48, 10)));
+}
+
+/* ---- moe: x (1, 64), one image a call; the gate's two best experts are read on the host --------------------------------------------------- */
+typedef struct Moe {
+    kn_module  base;
+    kn_module *stem, *gate, *experts, *head;
+} Moe;
+
+static kn_tensor *moe_forward(Moe *self, kn_tensor *x)
+{
+    static const char *const names[] = {"0", "1", "2", "3"};
+    int64_t best[2];
+    kn_tensor *h = kn_relu(kn_call(self->stem, x)), *y = h;
+    kn_topk_result top = kn_topk(kn_call(self->gate, h), 2, -1);
+    kn_tensor *weights = kn_softmax(top.values, -1);
+    if (kn_read(top.indices, best, sizeof best) != KN_OK)
+        return top.indices;
+    for (int k = 0; k < 2; k++) {
+        kn_module *expert = kn_module_child(self->experts, names[best[k]]);
+        y = kn_add(y, kn_mul(kn_narrow(weights, 1, k, 1), kn_call(expert, h)));
+    }
+    return kn_call(self->head, y);
+}
+
+static const kn_field moe_fields[] = {KN_CHILD(Moe, stem), KN_CHILD(Moe, gate), KN_CHILD(Moe, experts), KN_CHILD(Moe, head), KN_FIELDS_END};
+KN_DEFINE_CLASS(moe_class, Moe, moe_forward, moe_fields, tensor, (tensor));
+
+static kn_module *expert_new(void) { return kn_nn_sequential(kn_nn_linear(48, 64), kn_nn_relu(), kn_nn_linear(64, 48)); }
+
+static kn_module *moe_new(void)
+{
+    return KN_BASE(kn_new(Moe, &moe_class, .stem = kn_nn_linear(64, 48), .gate = kn_nn_linear(48, 4), .head = kn_nn_linear(48, 10),
+        .experts = kn_nn_module_list(expert_new(), expert_new(), expert_new(), expert_new())));
 }
 
 #endif

@@ -8,6 +8,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#undef kn_new
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static rt_class *classes;
 
@@ -133,6 +135,17 @@ void rt_class_release(rt_class *k)
     pthread_mutex_unlock(&lock);
     if (last) {
         rt_ffi_free(k->ffi);
+        kb_free(k->block);
         kb_free(k);
     }
+}
+
+kn_module *rt_new_of_block(kn_class *c, const void *init, const char *site)
+{
+    kn_module *m = (kn_new)(c, c->size, init, site);
+    if (m)
+        m->state->cls->block = c;
+    else
+        kb_free(c);
+    return m;
 }

@@ -44,11 +44,13 @@ static bool own(rt_ctx *ctx, kn_tensor *t)
     return true;
 }
 
-void rt_handle_own(rt_ctx *ctx, kn_tensor *t)
+bool rt_handle_own(rt_ctx *ctx, kn_tensor *t)
 {
     t->ctx = ctx;
-    if (!own(ctx, t))
-        t->owned_at = RT_NOT_OWNED;             /* memory is short: the handle leaks rather than dangles */
+    if (own(ctx, t))
+        return true;
+    t->owned_at = RT_NOT_OWNED;
+    return false;
 }
 
 static void let_go(kn_tensor *t)
@@ -67,6 +69,8 @@ void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
         ctx->n_modules--;
     while (ctx->trace && ctx->trace->depth > depth)
         ctx->trace->ops->abandon(ctx->trace, ctx);
+    while (ctx->parked && ctx->parked->depth > depth)
+        ctx->parked->ops->abandon(ctx->parked, ctx);
     if (ctx->n_scopes <= depth)
         return;
     int64_t mark = ctx->scopes[depth].mark, kept = mark, n = ctx->n_owned;
@@ -89,6 +93,8 @@ static void ctx_free(void *p)
     rt_ctx *ctx = p;
     while (ctx->trace)
         ctx->trace->ops->abandon(ctx->trace, ctx);
+    while (ctx->parked)
+        ctx->parked->ops->abandon(ctx->parked, ctx);
     rt_scope_close_to(ctx, 0);
     for (int64_t i = 0; i < ctx->n_owned; i++)
         let_go(ctx->owned[i].t);

@@ -1,5 +1,6 @@
 /* create.c: tensors out of nothing: from host memory, filled, random; the default generator. */
 #include "runtime/face.h"
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -96,15 +97,6 @@ kn_tensor *(kn_from_borrowed)(kn_dtype d, kn_shape s, void *data, void (*free_da
     return rt_tensor_new(rt_get(), l, st, 0);
 }
 
-kn_tensor *(kn_arange)(int64_t end, const char *site)
-{
-    kn_tensor *t = uninitialised(KN_I64, (kn_shape){1, &end}, "arange", site);
-    if (!kn_failed(t))
-        for (int64_t i = 0; i < end; i++)
-            ((int64_t *)t->storage->data)[i] = i;
-    return t;
-}
-
 /* ---- filled and random: ops, so that they are traced ---------------------------------------------------------------------------------- */
 kn_tensor *(kn_full)(kn_dtype d, kn_shape s, kn_value fill, const char *site)
 {
@@ -112,6 +104,42 @@ kn_tensor *(kn_full)(kn_dtype d, kn_shape s, kn_value fill, const char *site)
     int n = rt_put_list(words, s, false);
     words[n++] = d;
     return rt_dispatch1(&(rt_op){OP_full, 1, n, &fill, words, site});
+}
+
+static double number(const kn_value *v) { return v->kind == KN_KIND_DOUBLE ? v->as.d : (double)v->as.i; }
+static bool is_number(const kn_value *v) { return v->kind == KN_KIND_INT || v->kind == KN_KIND_DOUBLE; }
+
+/* ceil((end - start) / step) numbers */
+static bool arange_length(const kn_value *start, const kn_value *end, const kn_value *step, int64_t *n)
+{
+    if (start->kind == KN_KIND_INT && end->kind == KN_KIND_INT && step->kind == KN_KIND_INT) {
+        int64_t by = step->as.i, room;
+        if (by == 0 || __builtin_sub_overflow(end->as.i, start->as.i, &room))
+            return false;
+        *n = by > 0 ? (room > 0 ? (room - 1) / by + 1 : 0) : by == INT64_MIN ? room < 0 : (room < 0 ? (room + 1) / by + 1 : 0);
+        return true;
+    }
+    double count = ceil((number(end) - number(start)) / number(step));
+    *n = count > 0 ? (int64_t)count : 0;
+    return number(step) != 0 && count < 0x1p62;     /* false also for NaN */
+}
+
+kn_tensor *(kn_arange_from)(kn_value start, kn_value end, kn_value step, kn_dtype d, const char *site)
+{
+    int64_t words[2] = {0, d};
+    if (!is_number(&start) || !is_number(&end) || !is_number(&step))
+        return rt_error_tensorf(KN_E_VALUE, "arange", site, "start, end and step must be numbers");
+    if (!arange_length(&start, &end, &step, &words[0]))
+        return rt_error_tensorf(KN_E_VALUE, "arange", site, "from %g to %g by %g is no range", number(&start), number(&end), number(&step));
+    if (!d && end.kind == KN_KIND_DOUBLE)
+        words[1] = KN_F32;
+    const kn_value in[] = {start, step};
+    return rt_dispatch1(&(rt_op){OP_arange, 2, 2, in, words, site});
+}
+
+kn_tensor *(kn_arange)(int64_t end, const char *site)
+{
+    return (kn_arange_from)(kn_value_int(0), kn_value_int(end), kn_value_int(1), KN_I64, site);
 }
 
 kn_tensor *(kn_zeros)(kn_dtype d, kn_shape s, const char *site) { return (kn_full)(d, s, kn_value_int(0), site); }

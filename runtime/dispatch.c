@@ -132,7 +132,7 @@ static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
     }
     if (s == KN_OK)
         s = e->info->cls == KB_VIEW ? kb_run_copy(e->buf, bufs[0].data)  /* a view op that can't be a view */
-                                    : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, e->c->words});
+                                    : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, in->words});
     for (int i = 0; i < in->n_out; i++) {
         if (s == KN_OK) {
             out[i] = rt_tensor_new(e->ctx, layouts[i], storages[i], 0);
@@ -163,6 +163,7 @@ static kn_status run(eager_call *e, kn_tensor **out)
             return s;
     }
     kb_infer in;
+    int64_t words[KB_MAX_WORDS];
     in.op = e->c->op;
     in.info = e->info;
     in.n_in = e->c->n_in;
@@ -174,6 +175,13 @@ static kn_status run(eager_call *e, kn_tensor **out)
     kn_status s = kb_infer_run(&in);
     if (s != KN_OK)
         return s;
+    if (e->info->flags & KB_F_DYNAMIC) {        /* it fits; now its size is found */
+        memcpy(words, e->c->words, (size_t)e->c->n_words * sizeof *words);
+        s = kb_dynamic_count(e->c->op, e->c->n_in, e->buf, words, &words[e->c->n_words - 1]);
+        in.words = words;
+        if (s != KN_OK || (s = kb_infer_run(&in)) != KN_OK)
+            return s;
+    }
     e->ctx->last_math = in.math;
     if (e->info->cls == KB_WRITE)
         return run_write(e, &in, out);

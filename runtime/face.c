@@ -176,6 +176,31 @@ static kn_status pack(named_call *c)
     return s;
 }
 
+/* arange(start, end, step, dtype) and arange(end), positional or by keyword: the operator itself takes a length. */
+static kn_tensor *named_arange(size_t n, const kn_value *args, const char *site)
+{
+    static const char *const names[] = {"start", "end", "step"};
+    kn_value v[3] = {kn_value_int(0), kn_none(), kn_value_int(1)}, attrs = n && args[n - 1].kind == KN_KIND_DICT ? args[n - 1] : kn_none();
+    size_t given = attrs.kind == KN_KIND_DICT ? n - 1 : n;
+    kn_dtype d = 0;
+    for (size_t i = 0; i < given && i < 3; i++)
+        v[given == 1 ? 1 : i] = args[i];
+    for (uint32_t i = 0; i + 1 < attrs.count; i += 2) {
+        const char *key = attrs.as.items[i].kind == KN_KIND_STRING ? attrs.as.items[i].as.string : "?";
+        const kn_value *value = &attrs.as.items[i + 1];
+        int at = 0;
+        while (at < 3 && strcmp(key, names[at]))
+            at++;
+        if (at < 3)
+            v[at] = *value;
+        else if (!strcmp(key, "dtype") && value->kind == KN_KIND_STRING)
+            d = kb_dtype_parse(value->as.string, strlen(value->as.string));
+        if (at == 3 && !d)
+            return rt_error_tensorf(KN_E_VALUE, "arange", site, "takes start, end, step and a dtype; '%s' does not fit", key);
+    }
+    return (kn_arange_from)(v[0], v[1], v[2], d, site);
+}
+
 static kn_status user_call(const char *name, size_t n, const kn_value *args, named_call *c)
 {
     int64_t id = kb_userop_find(name);
@@ -197,6 +222,11 @@ static kn_status by_name(const char *name, size_t n, const kn_value *args, const
     c.n_in = c.n_words = 0;
     kb_opcode op = name ? kb_op_find(name) : 0;
     kn_status s;
+    if (op == OP_arange) {
+        out[0] = named_arange(n, args, site);
+        *n_out = 1;
+        return KN_OK;
+    }
     if (!name)
         s = kb_fail(KN_E_VALUE, "an operator's name is missing (NULL)");
     else if (!op) {
@@ -214,7 +244,7 @@ static kn_status by_name(const char *name, size_t n, const kn_value *args, const
         *n_out = 1;
         return s;
     }
-    *n_out = c.o->n_out > 0 ? c.o->n_out : 1;
+    *n_out = op == OP_batch_norm && !c.words[0] ? 1 : c.o->n_out;    /* in evaluation nothing but its output is new */
     rt_dispatch(&(rt_op){op, c.n_in, c.n_words, c.in, c.words, site}, out);
     return KN_OK;
 }

@@ -23,6 +23,17 @@ static inline int rt_put_list(int64_t *words, kn_shape s, bool optional)
         words[1 + i] = s.sizes[i];
     return (int)(1 + n);
 }
+/* An array option: all 0 is left out. */
+static inline int rt_put_fixed(int64_t *words, const int64_t *items, int n)
+{
+    bool given = false;
+    for (int i = 0; i < n; i++)
+        given |= items[i] != 0;
+    words[0] = given ? n : -1;
+    for (int i = 0; given && i < n; i++)
+        words[1 + i] = items[i];
+    return given ? 1 + n : 1;
+}
 /* Index of a word; -1, which inference refuses, when it is none of them. NULL: 0. */
 static inline int64_t rt_put_word(const char *word, const char *const *words)
 {

@@ -25,7 +25,7 @@ static ffi_type *type_of(rt_ffi *f, int kind)
     case RT_INT: return &ffi_type_sint64;
     case RT_DOUBLE: return &ffi_type_double;
     case RT_BOOL: return &ffi_type_uint8;
-    case RT_VALUE: return &f->value;
+    case RT_VALUE: case RT_ANY: return &f->value;
     }
     return &ffi_type_void;
 }
@@ -67,7 +67,7 @@ static void *place(int kind, const kn_value *v, uint8_t *flag)
     case RT_BOOL:
         *flag = v->as.i != 0;
         return flag;
-    case RT_VALUE: return (void *)(uintptr_t)v;
+    case RT_VALUE: case RT_ANY: return (void *)(uintptr_t)v;
     case RT_TENSOR: case RT_OPTIONAL: case RT_STRING: case RT_INT: case RT_DOUBLE: break;
     }
     return (void *)(uintptr_t)&v->as;
@@ -108,7 +108,7 @@ static kn_value unplace(int kind, const void *p)
     case RT_DOUBLE: return kn_value_double(*(const double *)p);
     case RT_BOOL: return kn_value_bool(*(const uint8_t *)p != 0);
     case RT_STRING: return kn_value_string(*(const char *const *)p);
-    case RT_VALUE: return *(const kn_value *)p;
+    case RT_VALUE: case RT_ANY: return *(const kn_value *)p;
     }
     return kn_none();
 }

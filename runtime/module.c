@@ -116,7 +116,7 @@ void kn_module_free(kn_module *m)
         kb_fail(KN_E_STATE, "kn_module_free: the module was not made by kn_new, or is freed already");
     else if (m->state->parent && holds(m->state->parent, m))
         kb_fail(KN_E_STATE, "kn_module_free: this %s is child \"%s\" of a %s, which frees it", class_name(m), m->state->name, class_name(m->state->parent));
-    else if (rt_module_in_call(m))
+    else if (rt_module_in_call(m) || (m->state->ops && m->state->ops->busy && m->state->ops->busy(m)))
         kb_fail(KN_E_STATE, "kn_module_free: this %s is being called", class_name(m));
     else
         rt_module_destroy(m);

@@ -19,6 +19,7 @@ typedef struct rt_class {
     const kn_class *from;                       /* the user's descriptor, and its bytes as they were: what makes two equal */
     int n_fields, n_lists;                      /* n_lists: CHILDREN fields that are pointers */
     int64_t refs;                               /* instances; under the classes' mutex */
+    void *block;                                /* of a class made at run time: holds `from`, fields and names; freed with the last instance */
     struct rt_class *next;
 } rt_class;
 
@@ -34,6 +35,7 @@ typedef struct rt_module_ops {
     /* m's borrowed module is there; arguments are as the caller gave them (rt_check_args with rt_module_signature checks them). The failure is an error
      * tensor. No scope is open for it, no hook has run: calling the borrowed module with rt_call runs both. */
     kn_value (*call)(kn_module *m, size_t n, const kn_value *args, const char *site);
+    bool (*busy)(const kn_module *m);           /* calls of it are going on, on whatever thread: it can't be freed; NULL: never */
 } rt_module_ops;
 
 struct kn_module_state {
@@ -61,6 +63,9 @@ kn_status rt_class_read(const kn_class *from, kn_class *out);
 /* The prepared class of a descriptor that was read: counted. NULL after a failure (a bad signature). */
 rt_class *rt_class_acquire(const kn_class *from, const kn_class *read);
 void rt_class_release(rt_class *k);
+/* kn_new of a class that was made at run time: `c` heads a block from kb_alloc that also holds its fields and their names, and belongs to this one
+ * instance. Takes the block, also on failure. */
+kn_module *rt_new_of_block(kn_class *c, const void *init, const char *site);
 
 /* ---- instances (module.c) ------------------------------------------------------------------------------------------------------ */
 /* m, or the module that it stands for. NULL, with a failure recorded in the name of `who`, when m is NULL, was not made by kn_new, or borrowed

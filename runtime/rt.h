@@ -31,7 +31,7 @@ typedef struct rt_storage {
     void (*derived_free)(void *derived);
 } rt_storage;
 
-enum { RT_T_STATIC = 1 /* never freed */, RT_T_REQUIRES_GRAD = 2, RT_T_PARAM = 4 };
+enum { RT_T_STATIC = 1 /* never freed */, RT_T_REQUIRES_GRAD = 2, RT_T_PARAM = 4, RT_T_DYNAMIC = 8 /* kn_mark_dynamic */ };
 
 struct kn_tensor {
     _Atomic(int32_t) count;
@@ -64,6 +64,7 @@ typedef struct rt_module_frame {
 
 struct rt_ctx {
     rt_trace *trace;                            /* NULL: eager */
+    rt_trace *parked;                           /* frames whose calls go on eagerly: a longjmp out of them must still find them; linked by `outer` */
     rt_owned *owned;
     int64_t n_owned, cap_owned;
     rt_scope *scopes;
@@ -118,6 +119,7 @@ typedef struct rt_trace_ops {
     void (*module_enter)(rt_trace *f, kn_module *m);
     void (*module_leave)(rt_trace *f, kn_module *m);
     void (*abandon)(rt_trace *f, rt_ctx *ctx);                      /* the call was left by longjmp: its scope is being closed from outside */
+    void (*asked)(rt_trace *f, rt_ctx *ctx, kn_tensor *t);         /* host code asks whether a PENDING handle failed */
     kn_status (*foreign)(rt_trace *f, kn_tensor *t);                /* a PENDING handle is needed where its frame is not ctx->trace */
 } rt_trace_ops;
 struct rt_trace {
@@ -146,7 +148,7 @@ void rt_module_pop(rt_ctx *ctx);
 kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *storage, int64_t offset);
 /* A bare handle with count 1 owned by the innermost scope, all fields but uid/ctx/count zero; NULL when memory is short. */
 kn_tensor *rt_handle_new(rt_ctx *ctx);
-void rt_handle_own(rt_ctx *ctx, kn_tensor *t);  /* give a handle to the innermost scope (takes over one count) */
+bool rt_handle_own(rt_ctx *ctx, kn_tensor *t);  /* gives a handle to the innermost scope (takes over one count); false when memory is short */
 void rt_handles_return(rt_ctx *ctx);            /* the thread ends: its free handles go to the others */
 void rt_tensor_destroy(kn_tensor *t);           /* count reached zero */
 static inline void rt_release(kn_tensor *t)

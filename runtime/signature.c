@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const kind_names[] = {"a tensor", "a tensor or NULL", "an integer", "a double", "a bool", "a string", "a value"};
+static const char *const kind_names[] = {"a tensor", "a tensor or NULL", "an integer", "a double", "a bool", "a string", "a value", "a value or NULL"};
 
-const char *rt_argkind_name(int kind) { return kind >= 0 && kind <= RT_VALUE ? kind_names[kind] : "?"; }
+const char *rt_argkind_name(int kind) { return kind >= 0 && kind <= RT_ANY ? kind_names[kind] : "?"; }
 
 const char *rt_value_name(kn_value v)
 {
@@ -49,18 +49,18 @@ static kn_status parse_arg(rt_signature *s, const char *text, const char **p, co
 {
     int kind = letter_kind(**p);
     if (kind < 0)
-        return bad(what, text, *p, **p ? "an argument must be one of T, T?, i, d, b, s, V" : "an argument or \")\" is missing");
+        return bad(what, text, *p, **p ? "an argument must be one of T, T?, i, d, b, s, V, V?" : "an argument or \")\" is missing");
     if (s->n == RT_MAX_ARGS)
         return bad(what, text, *p, "more than 16 arguments");
     ++*p;
     if (**p == '?') {
-        if (kind != RT_TENSOR)
-            return bad(what, text, *p, "only a tensor can be optional");
-        kind = RT_OPTIONAL;
+        if (kind != RT_TENSOR && kind != RT_VALUE)
+            return bad(what, text, *p, "only a tensor or a value can be optional");
+        kind = kind == RT_TENSOR ? RT_OPTIONAL : RT_ANY;
         ++*p;
     }
     s->arg[s->n++] = (uint8_t)kind;
-    if (kind != RT_OPTIONAL)
+    if (kind != RT_OPTIONAL && kind != RT_ANY)
         s->required = s->n;
     *p = blanks(*p);
     return KN_OK;
@@ -96,7 +96,7 @@ kn_status rt_signature_parse(rt_signature *s, const char *text, const char *what
 /* Whether an argument of kind `outer` is always right where `inner` is asked for. */
 static bool covers(int inner, int outer)
 {
-    return inner == outer || inner == RT_VALUE || (inner == RT_OPTIONAL && outer == RT_TENSOR) || (inner == RT_DOUBLE && outer == RT_INT) ||
+    return inner == outer || inner == RT_VALUE || inner == RT_ANY || (inner == RT_OPTIONAL && outer == RT_TENSOR) || (inner == RT_DOUBLE && outer == RT_INT) ||
            (inner == RT_INT && outer == RT_BOOL);
 }
 
@@ -127,7 +127,7 @@ static bool fits(int kind, kn_value v, kn_value *out)
     case RT_BOOL:                               /* C's true and false are ints before C23 */
         return v.kind == KN_KIND_BOOL || (v.kind == KN_KIND_INT && (v.as.i == 0 || v.as.i == 1));
     case RT_STRING: return v.kind == KN_KIND_STRING;
-    case RT_VALUE: return v.kind <= KN_KIND_MODULE;
+    case RT_VALUE: case RT_ANY: return v.kind <= KN_KIND_MODULE;
     }
     return false;
 }

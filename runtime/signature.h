@@ -1,7 +1,7 @@
 /* signature.h: "T(T,T?)" taken apart. Used by classes, closures and operators of the user.
  *
  * Grammar: RET "(" [ARG {"," ARG}] ")", blanks allowed between parts. RET: T tensor, V value. ARG: T tensor, T? tensor or NULL, i int64_t, d double,
- * b bool, s string, V value. At most RT_MAX_ARGS arguments. Anything else is refused with the position of the mistake.
+ * b bool, s string, V value, V? value or none. At most RT_MAX_ARGS arguments. Anything else is refused with the position of the mistake.
  */
 #ifndef RT_SIGNATURE_H
 #define RT_SIGNATURE_H
@@ -9,11 +9,11 @@
 
 enum { RT_MAX_ARGS = 16 };
 
-typedef enum rt_argkind { RT_TENSOR = 0, RT_OPTIONAL, RT_INT, RT_DOUBLE, RT_BOOL, RT_STRING, RT_VALUE } rt_argkind;
+typedef enum rt_argkind { RT_TENSOR = 0, RT_OPTIONAL, RT_INT, RT_DOUBLE, RT_BOOL, RT_STRING, RT_VALUE, RT_ANY /* a value that may be left out */ } rt_argkind;
 
 typedef struct rt_signature {
     uint8_t ret;                                /* RT_TENSOR or RT_VALUE */
-    uint8_t n, required;                        /* arguments; those up to the last one that isn't optional */
+    uint8_t n, required;                        /* arguments; those up to the last one that can't be left out */
     uint8_t arg[RT_MAX_ARGS];                   /* rt_argkind */
 } rt_signature;
 

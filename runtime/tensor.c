@@ -91,8 +91,11 @@ kn_tensor *rt_handle_new(rt_ctx *ctx)
     t->storage = NULL;
     t->offset = 0;
     t->u.trace = NULL;
-    rt_handle_own(ctx, t);
-    return t;
+    if (__builtin_expect(rt_handle_own(ctx, t), 1))
+        return t;
+    t->state = RT_DEAD;                         /* nobody would ever release it */
+    enqueue(ctx, t);
+    return NULL;
 }
 
 kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *storage, int64_t offset)
@@ -123,8 +126,8 @@ void rt_tensor_set_real(kn_tensor *t, rt_storage *s, int64_t offset)
 void rt_tensor_set_error(kn_tensor *t, kn_status s, const char *text)
 {
     t->layout = NULL;
-    t->u.error = kb_strdup(text);               /* NULL when memory is short: the status still says it failed */
-    t->slot = (uint32_t)s;
+    t->u.error = kb_strdup(text);
+    t->slot = t->u.error ? (uint32_t)s : KN_E_MEMORY;      /* without a sentence it says only that memory is short */
     t->state = RT_ERROR;
 }
 
@@ -226,10 +229,9 @@ kn_tensor *rt_error_tensor(rt_ctx *ctx, const char *op, const char *site)
     t->state = RT_ERROR;
     t->slot = (uint32_t)status;
     t->u.error = kb_strdup(text);
-    if (t->u.error)
-        return t;
-    t->state = RT_DEAD;                         /* still owned by its scope, which lets go of a dead handle quietly */
-    return &out_of_memory;
+    if (!t->u.error)                            /* then it says only that */
+        t->slot = KN_E_MEMORY;
+    return t;
 }
 
 kn_tensor *rt_error_tensorf(kn_status s, const char *op, const char *site, const char *format, ...)
@@ -268,10 +270,23 @@ void kn_assign(kn_tensor **slot, kn_tensor *t)
     kn_release(old);
 }
 
-bool kn_failed(const kn_tensor *t) { return !t || t->state == RT_ERROR || t->state == RT_DEAD; }
+/* Whether a placeholder failed is known once it is computed, where values decide. */
+static inline void settle(const kn_tensor *t)
+{
+    rt_ctx *ctx = t && t->state == RT_PENDING ? rt_get() : NULL;
+    if (ctx && ctx->trace == t->u.trace)
+        ctx->trace->ops->asked(ctx->trace, ctx, (kn_tensor *)(uintptr_t)t);
+}
+
+bool kn_failed(const kn_tensor *t)
+{
+    settle(t);
+    return !t || t->state == RT_ERROR || t->state == RT_DEAD;
+}
 
 kn_status kn_tensor_status(const kn_tensor *t)
 {
+    settle(t);
     if (!t || t->state == RT_DEAD)
         return KN_E_STATE;
     return t->state == RT_ERROR ? (kn_status)t->slot : KN_OK;
@@ -279,6 +294,7 @@ kn_status kn_tensor_status(const kn_tensor *t)
 
 const char *kn_tensor_error(const kn_tensor *t)
 {
+    settle(t);
     if (!t)
         return "there is no tensor (NULL)";
     if (t->state == RT_DEAD)

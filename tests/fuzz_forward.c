@@ -305,8 +305,9 @@ static const char *compare_call(world *e, world *c, int call)
     e->m->call = c->m->call = call;
     for (int w = 0; w < 2; w++) {
         world *at = w ? c : e;
-        in[w][0] = filled(KN_F32, KN_SHAPE(3, 6), p->seed + 10 + (uint32_t)call * 3);
-        in[w][1] = p->seed % 3 == 0 ? kn_select(in[w][0], 0, 1) : filled(KN_F32, KN_SHAPE(1, 6), p->seed + 11 + (uint32_t)call * 5);
+        int64_t rows = p->seed % 2 ? 3 : 1 + (call * 7 + p->seed / 2) % 5;  /* half of the cases vary a size */
+        in[w][0] = filled(KN_F32, KN_SHAPE(rows, 6), p->seed + 10 + (uint32_t)call * 3);
+        in[w][1] = p->seed % 3 == 0 ? kn_select(in[w][0], 0, -1) : filled(KN_F32, KN_SHAPE(1, 6), p->seed + 11 + (uint32_t)call * 5);
         if (p->seed % 5 == 0 && call % 2)
             in[w][1] = in[w][0];
         kn_manual_seed((uint64_t)call + 7);

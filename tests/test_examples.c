@@ -238,12 +238,17 @@ static int count(const char *out, const char *what)
 Test(examples, digits)
 {
     char *out = run("digits", "."), *site = format("ITEM at examples/digits_models.h:%d: ", line_of("examples/digits_models.h", "kn_item("));
+    char *read = format("READ at examples/digits_models.h:%d: ", line_of("examples/digits_models.h", "kn_read("));
     cr_expect_eq(count(out, "346/360"), 4, "%s", out);
     cr_expect_eq(count(out, "344/360"), 2, "%s", out);
-    cr_expect_eq(count(out, "  equal  "), 3, "%s", out);
+    cr_expect_eq(count(out, "355/360"), 2, "%s", out);
+    cr_expect_eq(count(out, "299/360"), 2, "%s", out);
+    cr_expect_eq(count(out, "351/360"), 2, "%s", out);
+    cr_expect_eq(count(out, "  equal  "), 6, "%s", out);
     has(out, site);
+    has(out, read);
     has(out, "all as expected\n");
-    free(site), free(out);
+    free(site), free(read), free(out);
 }
 
 Test(examples, digits_without_its_data_fails_cleanly)

@@ -235,7 +235,7 @@ Test(classes, bad_signatures_name_the_position)
     refused("T(T", "\")\" is missing at position 4");
     refused("T(T,)", "position 5");
     refused("T(T,q)", "position 5");
-    refused("T(i?)", "only a tensor can be optional at position 4");
+    refused("T(i?)", "only a tensor or a value can be optional at position 4");
     refused("T(T)x", "nothing may follow at position 5");
     refused("T(T,T,T,T,T,T,T,T,T,T,T,T,T,T,T,T,T)", "more than 16");
     refused("T(T,T)", "has 2 arguments, the C function takes 1");
@@ -597,7 +597,7 @@ static kn_value stand_in(kn_module *m, size_t n, const kn_value *args, const cha
 Test(borrowing, acts_on_the_borrowed_module_until_it_is_gone)
 {
     KN_SCOPE;
-    static const rt_module_ops ops = {stand_in};
+    static const rt_module_ops ops = {.call = stand_in};
     static const kn_class class = KN_CLASS(Plain, plain_one, "T(T)", plain_fields);
     kn_tensor *x = kn_ones(KN_F32, KN_SHAPE(1, 2));
     kn_module *net = kn_nn_sequential(kn_nn_linear(2, 2), kn_nn_dropout(0.5)), *fast = KN_BASE(kn_new(Plain, &class, .d = 1));

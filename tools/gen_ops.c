@@ -28,6 +28,24 @@ static const char *group_of(const kb_opinfo *o)
 
 static bool has_face(const kb_opinfo *o) { return o->cls != KB_SOURCE && o->cls != KB_RANDOM; }
 
+/* What the C function gives: a tensor, or a struct of several. */
+static const char *result_type(const kb_opinfo *o)
+{
+    static char text[64];
+    if (o->n_out == 1)
+        return "kn_tensor *";
+    snprintf(text, sizeof text, "kn_%s_result ", o->name);
+    return text;
+}
+
+static void result_struct(const kb_opinfo *o)
+{
+    printf("typedef struct kn_%s_result { kn_tensor ", o->name);
+    for (int i = 0; i < o->n_out; i++)
+        printf(i ? ", *%s" : "*%s", o->results[i]);
+    printf("; } kn_%s_result;\n", o->name);
+}
+
 /* An option whose default isn't zero is a kn_value, so that zero can be said: none means the default. */
 static const char *member_type(const kb_arg *a)
 {
@@ -60,7 +78,7 @@ static const char *param_type(const kb_arg *a)
 
 static void prototype(const kb_opinfo *o, bool parens)
 {
-    printf(parens ? "kn_tensor *(kn_%s)(" : "kn_tensor *kn_%s(", o->name);
+    printf(parens ? "%s(kn_%s)(" : "%skn_%s(", result_type(o), o->name);
     for (int i = 0; i < o->n_args; i++) {
         const kb_arg *a = &o->args[i];
         if (a->hidden || a->option)
@@ -95,6 +113,10 @@ static void options_struct(const kb_opinfo *o)
         const kb_arg *a = &o->args[i];
         if (!a->option)
             continue;
+        if (a->fixed) {
+            printf(" int64_t %s[%d];", a->name, a->fixed);
+            continue;
+        }
         printf(" %s%s;", member_type(a), a->name);
         if (a->fallback != 0)
             printf(" /* none: %g */", a->fallback);
@@ -126,7 +148,7 @@ static void macro(const kb_opinfo *o)
     }
     printf("#ifndef __cplusplus\n#define kn_%s(...) KN_OPT%d_((kn_%s), kn_%s_options, __VA_ARGS__, .end_ = 0), KN_SITE)  /* %s, options */\n",
            o->name, positional, o->name, g, names);
-    printf("#else\ninline kn_tensor *kn_%s(", o->name);
+    printf("#else\ninline %skn_%s(", result_type(o), o->name);
     for (int i = 0; i < o->n_args; i++)
         if (!o->args[i].hidden && !o->args[i].option)
             printf("%s%s, ", param_type(&o->args[i]), o->args[i].name);
@@ -137,7 +159,8 @@ static void header(void)
 {
     puts("/* ops.h: made from base/ops.def; don't edit. Part of kiln.h.\n"
          " * Operators with PyTorch's names and meanings. The comment is the schema: T tensor, T? optional (NULL: left out), V tensor or scalar, f double,\n"
-         " * i int64_t, b bool, d dtype, I list of ints, Z list of sizes, e{…} one of these words; options after the star are named members.\n"
+         " * i int64_t, b bool, d dtype, I list of ints, Z list of sizes, e{…} one of these words; options after the star are named members\n"
+         " * (I1, I2: an array of so many; all 0 is the default). What stands after -> are the members of the struct that comes back.\n"
          " * A result is a new tensor of the innermost scope, row-major, unless it is a view (shares x's storage) or in place (the name ends in _, gives x).\n"
          " * A bad shape, dtype or value gives an error tensor. */\n#ifndef KILN_OPS_H\n#define KILN_OPS_H\n#include <kiln/kiln.h>\n\n"
          "#ifdef __cplusplus\nextern \"C\" {\n#endif\n");
@@ -147,6 +170,8 @@ static void header(void)
             continue;
         if (first_of_group(o))
             options_struct(o);
+        if (o->n_out > 1)
+            result_struct(o);
         printf("KN_API ");
         prototype(o, false);
         printf(";  /* %s */\n", o->schema);
@@ -177,6 +202,8 @@ static void word(const kb_arg *a)
     snprintf(x, sizeof x, "%s%s", a->option ? "o->" : "", a->name);
     if (a->hidden)
         printf("    words[n_words++] = %lld;\n", (long long)a->fallback);
+    else if (a->fixed)
+        printf("    n_words += rt_put_fixed(words + n_words, %s, %d);\n", x, a->fixed);
     else if (a->kind == 'I' || a->kind == 'Z')
         printf("    n_words += rt_put_list(words + n_words, %s, %s);\n", x, a->option ? "true" : "false");
     else if (a->kind == 'e') {
@@ -190,21 +217,33 @@ static void word(const kb_arg *a)
         printf("    words[n_words++] = (int64_t)%s;\n", x);
 }
 
+/* The statement that hands on a failure. */
+static const char *failure(const kb_opinfo *o)
+{
+    static char text[160];
+    if (o->n_out == 1)
+        snprintf(text, sizeof text, "return rt_face_failed(\"%s\", site);\n", o->name);
+    else
+        snprintf(text, sizeof text, "return (kn_%s_result){rt_face_failed(\"%s\", site), rt_face_failed(\"%s\", site)%s};\n", o->name, o->name, o->name,
+                 o->n_out == 3 ? ", rt_face_failed(NULL, site)" : "");
+    return text;
+}
+
 static void function(const kb_opinfo *o)
 {
     const char *g = group_of(o);
     int words = 0, scalars = 0;
     for (int i = 0; i < o->n_args; i++)
         if (!kb_is_operand(&o->args[i])) {
-            words += o->args[i].kind == 'I' || o->args[i].kind == 'Z' ? 1 + 2 * KN_MAX_RANK : 1;
+            words += o->args[i].fixed ? 1 + o->args[i].fixed : o->args[i].kind == 'I' || o->args[i].kind == 'Z' ? 1 + 2 * KN_MAX_RANK : 1;
             scalars++;
         }
     prototype(o, true);
     puts("\n{");
     if (g)
-        printf("    kn_%s_options known;\n    o = rt_options(o, o_size, &known, sizeof known);\n    if (!o)\n        return rt_face_failed(\"%s\", site);\n", g, o->name);
+        printf("    kn_%s_options known;\n    o = rt_options(o, o_size, &known, sizeof known);\n    if (!o)\n        %s", g, failure(o));
     if (o->n_operands < 0) {
-        printf("    kn_value in[KB_MAX_IN];\n    if (!rt_put_operands(in, n, %s))\n        return rt_face_failed(\"%s\", site);\n", o->args[0].name, o->name);
+        printf("    kn_value in[KB_MAX_IN];\n    if (!rt_put_operands(in, n, %s))\n        %s", o->args[0].name, failure(o));
     } else {
         printf("    const kn_value in[] = {");
         for (int i = 0, k = 0; i < o->n_args; i++)
@@ -220,9 +259,19 @@ static void function(const kb_opinfo *o)
             if (!kb_is_operand(&o->args[i]))
                 word(&o->args[i]);
     }
-    printf("    return rt_dispatch1(&(rt_op){OP_%s, ", o->name);
+    if (o->n_out > 1)
+        printf("    kn_tensor *out[KB_MAX_OUT];\n    rt_dispatch(&(rt_op){OP_%s, ", o->name);
+    else
+        printf("    return rt_dispatch1(&(rt_op){OP_%s, ", o->name);
     printf(o->n_operands < 0 ? "(int)n, " : "%d, ", o->n_operands);
-    printf("%s, in, %s, site});\n}\n\n", scalars ? "n_words" : "0", scalars ? "words" : "NULL");
+    printf("%s, in, %s, site}%s);\n", scalars ? "n_words" : "0", scalars ? "words" : "NULL", o->n_out > 1 ? ", out" : "");
+    if (o->n_out > 1) {
+        printf("    return (kn_%s_result){", o->name);
+        for (int i = 0; i < o->n_out; i++)
+            printf(i ? ", out[%d]" : "out[%d]", i);
+        puts("};");
+    }
+    puts("}\n");
 }
 
 static void source(void)

@@ -9,55 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the path to a graph's end, indexed ------------------------------------------------------------------------------------------------ */
-typedef struct path_index {
-    tr_event **slots;                           /* by slot: the event that makes it */
-    const tr_bind **externs;                    /* by extern */
-    uint32_t n_slots, n_externs;
-} path_index;
-
-static tr_entry *entry_of(tr_module *m, const tr_event *e)
-{
-    while (e->parent)
-        e = e->parent;
-    for (tr_entry *t = atomic_load(&m->entries); t; t = t->next)
-        if (t->root == e)
-            return t;
-    return NULL;
-}
-
-static bool index_path(tr_module *m, tr_event *end, path_index *p)
-{
-    tr_entry *entry = entry_of(m, end);
-    p->n_slots = end->first_slot;
-    p->n_externs = end->first_extern;
-    p->slots = kb_calloc(p->n_slots + 1, sizeof *p->slots);
-    p->externs = kb_calloc(p->n_externs + 1, sizeof *p->externs);
-    if (!entry || !p->slots || !p->externs)
-        return false;
-    for (tr_event *e = end->parent; e; e = e->parent) {
-        for (int i = 0; e->kind == EV_OP && i < e->n_out; i++)
-            p->slots[e->first_slot + (uint32_t)i] = e;
-        for (int i = 0; i < e->n_bind; i++)
-            p->externs[e->bind[i].index] = &e->bind[i];
-    }
-    for (int i = 0; i < entry->n_args; i++)
-        p->externs[i] = &entry->binds[i];
-    return true;
-}
-
-static void free_index(path_index *p)
-{
-    kb_free(p->slots);
-    kb_free(p->externs);
-}
-
-static const tr_out *out_at(const path_index *p, uint32_t slot) { return &p->slots[slot]->out[slot - p->slots[slot]->first_slot]; }
-
 /* ---- IR ------------------------------------------------------------------------------------------------------------------------------------ */
 typedef struct builder {
+    const tr_frame *f;                          /* stands on the path, or past it: its slots and externs say what the operands are */
     tr_graph *g;
-    const path_index *p;
     ir_graph *ir;
     tr_variant *v;
     ir_ref *slot_ref, *extern_ref;              /* by slot, by extern; of this graph's values and of inputs */
@@ -71,14 +26,19 @@ static uint64_t storage_key(const builder *b, tr_code c, int64_t *offset)
 {
     *offset = 0;
     if (tr_kind(c) == TR_SLOT) {
-        const tr_out *o = out_at(b->p, tr_index(c));
+        const tr_out *o = tr_out_of(b->f, tr_index(c));
         *offset = o->offset;
         c = o->root;
     }
     if (tr_kind(c) == TR_SLOT)
         return (uint64_t)tr_index(c) << 1 | 1;
-    *offset += b->p->externs[tr_index(c)]->offset;
-    return b->p->externs[tr_index(c)]->storage_uid << 1;
+    *offset += b->f->externs[tr_index(c)]->offset;
+    return b->f->externs[tr_index(c)]->storage->uid << 1;
+}
+
+static const kb_layout *layout_at(const builder *b, tr_code c)
+{
+    return tr_kind(c) == TR_SLOT ? tr_out_of(b->f, tr_index(c))->layout : b->f->externs[tr_index(c)]->layout;
 }
 
 /* Inputs are collected before anything is emitted, so that alias classes are known. */
@@ -120,8 +80,7 @@ static bool find_aliases(builder *b, tr_event **path, int64_t n)
     for (int i = 0; i < v->n_inputs; i++) {
         int64_t offset;
         keys[i] = storage_key(b, v->inputs[i], &offset);
-        const kb_layout *l = tr_kind(v->inputs[i]) == TR_SLOT ? out_at(b->p, tr_index(v->inputs[i]))->layout : b->p->externs[tr_index(v->inputs[i])]->layout;
-        v->input_offset[i] = offset * (int64_t)kb_dtype_bytes(l->dtype);
+        v->input_offset[i] = offset * (int64_t)kb_dtype_bytes(layout_at(b, v->inputs[i])->dtype);
         for (int j = 0; j < i; j++)
             if (keys[j] == keys[i]) {
                 if (!v->input_alias[j])
@@ -147,13 +106,9 @@ static bool emit_inputs(builder *b)
     for (int i = 0; i < b->v->n_inputs; i++) {
         tr_code c = b->v->inputs[i];
         kb_type t;
-        if (tr_kind(c) == TR_SLOT) {
-            kb_type_of_layout(&t, out_at(b->p, tr_index(c))->layout);
-            b->slot_ref[tr_index(c)] = ir_input(b->ir, &t, b->v->input_alias ? b->v->input_alias[i] : 0);
-        } else {
-            kb_type_of_layout(&t, b->p->externs[tr_index(c)]->layout);
-            b->extern_ref[tr_index(c)] = ir_input(b->ir, &t, b->v->input_alias ? b->v->input_alias[i] : 0);
-        }
+        kb_type_of_layout(&t, layout_at(b, c));
+        ir_ref r = ir_input(b->ir, &t, b->v->input_alias ? b->v->input_alias[i] : 0);
+        *(tr_kind(c) == TR_SLOT ? &b->slot_ref[tr_index(c)] : &b->extern_ref[tr_index(c)]) = r;
     }
     return b->ir->status == KN_OK;
 }
@@ -177,7 +132,7 @@ static bool emit_event(builder *b, const tr_event *e, int64_t *cap_scalars)
             b->v->scalars[b->v->n_scalars++] = tr_index(c);
         }
     }
-    ir_ref r = ir_emit(b->ir, (kb_opcode)e->op, e->n_in, in, e->n_words, e->words);
+    ir_ref r = ir_emit(b->ir, (kb_opcode)e->op, e->n_in, in, e->n_words, tr_words(b->f, e));
     if (b->ir->status != KN_OK)
         return false;
     for (int i = 0; i < e->n_out; i++)
@@ -201,7 +156,7 @@ static bool emit_outputs(builder *b, const uint8_t *out)
     for (uint32_t s = b->g->first_slot; s < b->g->end_slot; s++) {
         if (!out[s - b->g->first_slot])
             continue;
-        const kb_layout *l = out_at(b->p, s)->layout;
+        const kb_layout *l = tr_out_of(b->f, s)->layout;
         ir_output(b->ir, b->slot_ref[s]);
         b->v->output_bytes[b->v->n_outputs] = l->numel * (int64_t)kb_dtype_bytes(l->dtype);
         b->v->outputs[b->v->n_outputs++] = s;
@@ -226,18 +181,17 @@ static bool build(builder *b, tr_event **path, int64_t n, const uint8_t *out)
     return emit_outputs(b, out);
 }
 
-ir_graph *tr_build(tr_module *m, tr_graph *g, const uint8_t *out, tr_variant *v)
+ir_graph *tr_build(const tr_frame *f, tr_graph *g, const uint8_t *out, tr_variant *v)
 {
-    path_index p = {0};
-    builder b = {.g = g, .p = &p, .v = v};
+    builder b = {.f = f, .g = g, .v = v, .ir = ir_new()};
     tr_event **path = kb_calloc((size_t)g->n_ops + 1, sizeof *path);
-    bool ok = path && index_path(m, g->end, &p) && (b.ir = ir_new());
+    bool ok = path && b.ir;
     if (ok) {
         int64_t i = g->n_ops;
         for (tr_event *e = g->end->parent; e != g->begin; e = e->parent)
             path[--i] = e;
-        b.slot_ref = kb_calloc(p.n_slots + 1, sizeof *b.slot_ref);
-        b.extern_ref = kb_calloc(p.n_externs + 1, sizeof *b.extern_ref);
+        b.slot_ref = kb_calloc(g->end_slot + 1, sizeof *b.slot_ref);
+        b.extern_ref = kb_calloc(g->end->first_extern + 1, sizeof *b.extern_ref);
         ok = b.slot_ref && b.extern_ref && build(&b, path, g->n_ops, out);
     }
     if (!ok && b.ir && b.ir->status != KN_OK)
@@ -245,7 +199,6 @@ ir_graph *tr_build(tr_module *m, tr_graph *g, const uint8_t *out, tr_variant *v)
     kb_free(b.slot_ref);
     kb_free(b.extern_ref);
     kb_free(path);
-    free_index(&p);
     if (ok)
         return b.ir;
     ir_free(b.ir);
@@ -253,22 +206,19 @@ ir_graph *tr_build(tr_module *m, tr_graph *g, const uint8_t *out, tr_variant *v)
 }
 
 /* ---- what a graph outputs -------------------------------------------------------------------------------------------------------------------------- */
-static void want_code(const tr_graph *g, const path_index *p, tr_code c, uint8_t *out)
+/* Everything that events below its end name, along all paths: slots of the graph, not yet their roots. True when the set grew. */
+static bool want_below(const tr_graph *g)
 {
-    if (tr_kind(c) != TR_SLOT || tr_index(c) >= p->n_slots)
-        return;
-    tr_code root = out_at(p, tr_index(c))->root;
-    if (tr_kind(root) == TR_SLOT && tr_index(root) >= g->first_slot && tr_index(root) < g->end_slot)
-        out[tr_index(root) - g->first_slot] = 1;
-}
-
-/* Everything that events below `e` name, along all paths. */
-static void want_below(const tr_graph *g, const path_index *p, const tr_event *top, uint8_t *out)
-{
-    const tr_event *e = top;
+    const tr_event *top = g->end, *e = top;
+    bool grew = false;
     for (;;) {
-        for (int k = 0; k < e->n_in; k++)
-            want_code(g, p, e->in[k], out);
+        for (int k = 0; k < e->n_in; k++) {
+            tr_code c = e->in[k];
+            if (tr_kind(c) != TR_SLOT || tr_index(c) < g->first_slot || tr_index(c) >= g->end_slot)
+                continue;
+            grew |= !g->wanted[tr_index(c) - g->first_slot];
+            g->wanted[tr_index(c) - g->first_slot] = 1;
+        }
         const tr_event *next = atomic_load(&e->child);
         while (!next && e != top) {
             next = atomic_load(&e->sibling);
@@ -276,9 +226,23 @@ static void want_below(const tr_graph *g, const path_index *p, const tr_event *t
                 e = e->parent;
         }
         if (!next)
-            return;
+            return grew;
         e = next;
     }
+}
+
+/* The roots of what is wanted, on this call: what the program stores. In a block that the caller frees; NULL when memory is short. */
+static uint8_t *roots_of_wanted(const tr_frame *f, const tr_graph *g)
+{
+    uint8_t *out = kb_calloc(g->end_slot - g->first_slot + 1, 1);
+    for (uint32_t s = g->first_slot; out && s < g->end_slot; s++) {
+        if (!g->wanted[s - g->first_slot])
+            continue;
+        tr_code root = tr_out_of(f, s)->root;
+        if (tr_kind(root) == TR_SLOT && tr_index(root) >= g->first_slot)
+            out[tr_index(root) - g->first_slot] = 1;
+    }
+    return out;
 }
 
 /* ---- variants ------------------------------------------------------------------------------------------------------------------------------------------ */
@@ -287,6 +251,7 @@ void tr_variant_free(tr_variant *v)
     while (v) {
         tr_variant *older = v->older;
         cg_program_free(v->program);
+        kb_free(v->key);
         kb_free(v->inputs);
         kb_free(v->input_alias);
         kb_free(v->input_offset);
@@ -318,14 +283,21 @@ static void give_up(tr_module *m, tr_graph *g, int code, const char *text)
     tr_module_note(m, code, g->end->parent->site, "graph %d runs its operators one by one: %s", g->number, text);
 }
 
-/* Lock held. */
-static void compile_graph(tr_module *m, tr_graph *g, const uint8_t *out)
+tr_variant *tr_variant_new(tr_frame *f, tr_graph *g)
 {
-    tr_variant *old = atomic_load(&g->variant), *v = kb_calloc(1, sizeof *v);
-    if (!v)
-        return;
+    tr_module *m = f->module;
+    tr_variant *v = kb_calloc(1, sizeof *v);
     uint64_t before = tr_now();
-    ir_graph *ir = tr_build(m, g, out, v);
+    if (f->generic && want_below(g))
+        atomic_fetch_add(&g->wanted_version, 1);
+    uint8_t *out = roots_of_wanted(f, g);
+    if (!v || !out) {
+        kb_free(v);
+        kb_free(out);
+        return NULL;
+    }
+    ir_graph *ir = tr_build(f, g, out, v);
+    kb_free(out);
     if (ir) {
         cg_options o = {.name = kn_class_name(m->target), .no_backend = cg_backend_get() == NULL};
         if (o.no_backend && !g->fallback)
@@ -336,52 +308,57 @@ static void compile_graph(tr_module *m, tr_graph *g, const uint8_t *out)
     if (!v->program) {
         give_up(m, g, BREAK_BACKEND_FAILED, kb_error_text());
         tr_variant_free(v);
-        return;
+        return NULL;
     }
     g->stats = cg_program_stats(v->program);
+    v->wanted_version = atomic_load(&g->wanted_version);
+    uint64_t us = (tr_now() - before) / 1000;
+    if (f->generic && !g->stats.kernels_compiled) {
+        m->plans++;
+        m->plan_us += us;
+    } else {
+        m->compiles++;
+        m->compile_us += us;
+    }
+    return v;
+}
+
+static void compile_graph(tr_frame *f, tr_graph *g)
+{
+    tr_module *m = f->module;
+    tr_variant *old = atomic_load(&g->variant), *v = tr_variant_new(f, g);
+    if (!v)
+        return;
     v->older = old;
     if (old) {
         m->recompiles++;
         tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
     }
-    m->compiles++;
-    m->compile_us += (tr_now() - before) / 1000;
     atomic_store_explicit(&g->variant, v, memory_order_release);
 }
 
-static bool outputs_cover(const tr_graph *g, const tr_variant *v, const uint8_t *out)
+static void consider(tr_frame *f, tr_graph *g)
 {
-    uint32_t n = 0;
-    for (uint32_t s = g->first_slot; s < g->end_slot; s++)
-        n += out[s - g->first_slot] != 0;
-    return (uint32_t)v->n_outputs >= n;         /* sets only grow */
-}
-
-static void consider(tr_module *m, tr_graph *g)
-{
-    path_index p = {0};
     if (g->fallback && g->fallback != BREAK_NO_BACKEND)
         return;
     if (checks_after_write(g)) {
-        give_up(m, g, BREAK_EAGER_STEP, "an operator that checks values stands after a write");
+        give_up(f->module, g, BREAK_EAGER_STEP, "an operator that checks values stands after a write");
         return;
     }
-    if (index_path(m, g->end, &p)) {
-        want_below(g, &p, g->end, g->wanted);
-        tr_variant *v = atomic_load(&g->variant);
-        if (!v || !outputs_cover(g, v, g->wanted))
-            compile_graph(m, g, g->wanted);
-    }
-    free_index(&p);
+    if (want_below(g))
+        atomic_fetch_add(&g->wanted_version, 1);
+    tr_variant *v = atomic_load(&g->variant);
+    if (!f->generic && (!v || v->wanted_version != atomic_load(&g->wanted_version)))
+        compile_graph(f, g);
 }
 
-void tr_compile_path(tr_module *m, tr_event *end)
+void tr_compile_path(tr_frame *f, tr_event *end)
 {
     if (!kb_env_flag(KB_ENV_KN_JIT) || strcmp(kb_env(KB_ENV_KN_BACKEND), "none") == 0)
         return;
-    pthread_mutex_lock(&m->lock);
+    pthread_mutex_lock(&f->module->lock);
     for (tr_event *e = end; e; e = e->parent)
         if (e->graph)
-            consider(m, e->graph);
-    pthread_mutex_unlock(&m->lock);
+            consider(f, e->graph);
+    pthread_mutex_unlock(&f->module->lock);
 }

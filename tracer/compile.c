@@ -32,6 +32,15 @@ static void collect(tensor_list *l, kn_value v, bool results)
         l->t[l->n++] = v.as.tensor;
 }
 
+/* Mapped for writing: ops that touch it must fail as eager's do. */
+static bool any_mapped(const tensor_list *l)
+{
+    for (int i = 0; i < l->n; i++)
+        if (atomic_load_explicit(&l->t[i]->storage->mapped_write, memory_order_relaxed))
+            return true;
+    return false;
+}
+
 static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t n, const kn_value *values, const char *site)
 {
     tr_entry *e = tr_entry_find(m, args->n, args->t);
@@ -47,6 +56,8 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
     tensor_list out = {.n = 0};
     collect(&out, v, true);
     tr_finish(f, out.t, out.n);
+    if (__builtin_expect(f->lost_write != NULL, 0))
+        v = kn_value_tensor(rt_error_tensorf(f->lost_status, NULL, NULL, "%s", f->lost_write));
     tr_frame_free(f);
     return v;
 }
@@ -61,7 +72,7 @@ static kn_value compiled_call(kn_module *base, size_t n, const kn_value *values,
         return rt_call(m->target, n, values, site);
     for (size_t i = 0; i < n; i++)
         collect(&args, values[i], false);
-    if (args.plain)
+    if (args.plain || any_mapped(&args))
         return rt_call(m->target, n, values, site);
     kn_value v = traced_call(m, ctx, &args, n, values, site);
     char breaks[KB_ERROR_TEXT / 2];
@@ -72,7 +83,9 @@ static kn_value compiled_call(kn_module *base, size_t n, const kn_value *values,
     return v;
 }
 
-static const rt_module_ops compiled_ops = {.call = compiled_call};
+static bool compiled_busy(const kn_module *base) { return atomic_load_explicit(&((const tr_module *)base)->active, memory_order_acquire) != 0; }
+
+static const rt_module_ops compiled_ops = {.call = compiled_call, .busy = compiled_busy};
 
 /* ---- making and freeing ------------------------------------------------------------------------------------------------------------------ */
 static void free_events(tr_event *top)
@@ -96,15 +109,11 @@ static void free_events(tr_event *top)
 static void compiled_destroy(void *self)
 {
     tr_module *m = self;
-    tr_frame *f = atomic_exchange(&m->spare, NULL);
-    if (f) {
-        kb_free(f->slots);
-        kb_free(f->externs);
-        kb_free(f->scalars);
-        kb_free(f);
-    }
-    for (int64_t i = 0; i < m->n_graphs; i++)
+    tr_frame_destroy(atomic_exchange(&m->spare, NULL));
+    for (int64_t i = 0; i < m->n_graphs; i++) {
         tr_variant_free(atomic_load(&m->graphs[i]->variant));
+        tr_plans_free(m->graphs[i]);
+    }
     for (tr_entry *e = atomic_load(&m->entries); e; e = e->next) {
         free_events(e->root);
         for (int i = 0; i < e->n_args; i++)
@@ -123,7 +132,7 @@ static const kn_class compiled_class = {
 
 static kn_status check_options(const kn_compile_options *o)
 {
-    const char *missing = o->pure ? "pure" : o->background ? "background" : o->dynamic ? "dynamic" : o->reduce_overhead ? "reduce_overhead"
+    const char *missing = o->pure ? "pure" : o->background ? "background" : o->reduce_overhead ? "reduce_overhead"
                           : o->math == KN_FAST ? "math = KN_FAST" : NULL;
     if (missing)
         return kb_fail(KN_E_UNSUPPORTED, "compile: the option .%s is not supported by this version", missing);

@@ -4,6 +4,7 @@
  * checks (eager's error, eager's partial writes) and values that no program outputs. A graph that writes runs whole, once; only graphs that don't write
  * leave placeholders behind that may be computed later, and a later write computes them first (CAPTURE 3).
  */
+#include "base/env.h"
 #include "tracer/record.h"
 #include "tracer/tr.h"
 #include <stdio.h>
@@ -17,8 +18,8 @@ bool tr_slot_alive(const tr_frame *f, uint32_t slot)
 
 static bool pending(const tr_frame *f, uint32_t slot)
 {
-    const kn_tensor *t = f->slots[slot].t;
-    return t && t->state == RT_PENDING && t->serial == f->serial;
+    const kn_tensor *t = f->slots[slot].t;     /* a handle that was real and died may be another slot's by now */
+    return t && t->state == RT_PENDING && t->serial == f->serial && t->slot == slot;
 }
 
 rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_layout **layout)
@@ -52,7 +53,16 @@ static const char *error_of_operand(const tr_frame *f, tr_code c)
     return own || tr_kind(root) != TR_SLOT ? own : f->slots[tr_index(root)].error;
 }
 
-/* The op failed, or an operand of it had: its results carry the sentence. */
+char tr_no_memory[] = "out of memory";
+
+static char *keep_text(const char *text)
+{
+    char *own = kb_strdup(text);
+    return own ? own : tr_no_memory;
+}
+
+/* The op failed, or an operand of it had: its results carry the sentence. A write has no result of its own to carry it, and the forward may have gone on
+ * with its target: the whole call fails then. */
 static void fail_event(tr_frame *f, const tr_event *e, const char *handed_on)
 {
     char text[KB_ERROR_TEXT];
@@ -64,7 +74,11 @@ static void fail_event(tr_frame *f, const tr_event *e, const char *handed_on)
     }
     for (int i = 0; i < e->n_out; i++)
         if (!f->slots[e->first_slot + (uint32_t)i].error)
-            f->slots[e->first_slot + (uint32_t)i].error = kb_strdup(handed_on);
+            f->slots[e->first_slot + (uint32_t)i].error = keep_text(handed_on);
+    if (e->writes && !f->lost_write) {
+        f->lost_write = keep_text(handed_on);
+        f->lost_status = kb_error_status() ? kb_error_status() : KN_E_INTERNAL;
+    }
     f->failed = true;
 }
 
@@ -82,7 +96,7 @@ static kn_status operand(tr_frame *f, tr_code c, kb_buf *b)
     const kb_layout *l;
     rt_storage *s = tr_locate(f, c, &offset, &l);
     if (!s)
-        return kb_broken(__FILE__, __LINE__, "operand without values");
+        return kb_broken(__FILE__, __LINE__, "an operand without values");
     *b = (kb_buf){(char *)s->data + offset * (int64_t)kb_dtype_bytes(l->dtype), l, false};
     return KN_OK;
 }
@@ -96,26 +110,27 @@ static kn_status run_op(tr_frame *f, const tr_event *e)
     if (e->writes) {
         int64_t offset;
         const kb_layout *l;
-        kn_status s = kb_run_write((kb_opcode)e->op, (kn_dtype)e->math, e->n_in, in, e->words);
+        kn_status s = kb_run_write((kb_opcode)e->op, (kn_dtype)e->math, e->n_in, in, tr_words(f, e));
         rt_storage_wrote(tr_locate(f, e->in[0], &offset, &l));
         return s;
     }
     bool fresh = false;
     for (int i = 0; i < e->n_out; i++) {
         uint32_t slot = e->first_slot + (uint32_t)i;
-        if (e->out[i].root != TR_CODE(TR_SLOT, slot))
+        const tr_out *o = tr_out_of(f, slot);
+        if (o->root != TR_CODE(TR_SLOT, slot))
             continue;                           /* a view: its root has the values */
         fresh = true;
         if (!f->slots[slot].storage)
-            f->slots[slot].storage = rt_storage_new(e->out[i].layout->numel * (int64_t)kb_dtype_bytes(e->out[i].layout->dtype));
+            f->slots[slot].storage = rt_storage_new(o->layout->numel * (int64_t)kb_dtype_bytes(o->layout->dtype));
         if (!f->slots[slot].storage)
             return kb_error_status();
-        out[i] = (kb_buf){f->slots[slot].storage->data, e->out[i].layout, false};
+        out[i] = (kb_buf){f->slots[slot].storage->data, o->layout, false};
     }
     if (!fresh)
         return KN_OK;
-    return e->copies ? kb_run_copy(&in[0], out[0].data)
-                     : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, e->words});
+    return tr_copies(f, e) ? kb_run_copy(&in[0], out[0].data)
+                           : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, tr_words(f, e)});
 }
 
 static void run_event(tr_frame *f, const tr_event *e)
@@ -162,17 +177,30 @@ static void fill_range(tr_frame *f, uint32_t from, uint32_t to)
 }
 
 /* ---- op by op ------------------------------------------------------------------------------------------------------------------------------ */
-/* Events strictly after `begin` up to and including `last`, in order, in a block of *n that the caller frees; NULL when memory is short or there are none. */
-static tr_event **path_between(tr_event *begin, tr_event *last, int64_t *n)
+/* Events strictly after `begin` up to and including `last`, in order. Without memory for the list (path NULL) each is found by walking: slow, but what has
+ * matched must run. */
+typedef struct event_list { tr_event *last, **path; int64_t n; } event_list;
+
+static event_list events_between(tr_event *begin, tr_event *last)
 {
-    *n = 0;
+    event_list l = {last, NULL, 0};
     for (tr_event *e = last; e != begin; e = e->parent)
-        ++*n;
-    tr_event **path = *n ? kb_alloc((size_t)*n * sizeof *path) : NULL;
-    int64_t i = *n;
-    for (tr_event *e = last; path && e != begin; e = e->parent)
-        path[--i] = e;
-    return path;
+        l.n++;
+    l.path = l.n ? kb_alloc((size_t)l.n * sizeof *l.path) : NULL;
+    int64_t i = l.n;
+    for (tr_event *e = last; l.path && e != begin; e = e->parent)
+        l.path[--i] = e;
+    return l;
+}
+
+static tr_event *event_at(const event_list *l, int64_t i)
+{
+    if (l->path)
+        return l->path[i];
+    tr_event *e = l->last;
+    for (int64_t k = l->n - 1; k > i; k--)
+        e = e->parent;
+    return e;
 }
 
 static kn_status need_slot(tr_frame *f, uint32_t slot);
@@ -180,34 +208,35 @@ static kn_status need_slot(tr_frame *f, uint32_t slot);
 /* Operands from earlier graphs whose programs dropped them are computed now. */
 static void ready_operands(tr_frame *f, const tr_event *e)
 {
-    for (int k = 0; k < e->n_in; k++)
-        if (tr_kind(e->in[k]) == TR_SLOT && tr_index(e->in[k]) < f->graph_slot && !error_of_operand(f, e->in[k]))
-            need_slot(f, tr_index(e->in[k]));
+    for (int k = 0; k < e->n_in; k++) {
+        if (tr_kind(e->in[k]) != TR_SLOT || tr_index(e->in[k]) >= f->graph_slot || error_of_operand(f, e->in[k]))
+            continue;
+        kn_status s = need_slot(f, tr_index(e->in[k]));
+        if (s != KN_OK && !error_of_operand(f, e->in[k]))
+            f->slots[tr_index(e->in[k])].error = keep_text(kb_error_text());
+    }
 }
 
+/* Whatever is computed from old contents comes before the first op: the ops may write. */
 static kn_status run_ops_to(tr_frame *f, tr_event *last)
 {
-    int64_t n;
     if (last == f->graph_begin)
         return KN_OK;
+    event_list l = events_between(f->graph_begin, last);
+    bool writes = false;
+    for (int64_t i = 0; i < l.n; i++) {
+        const tr_event *e = event_at(&l, i);
+        writes |= e->writes;
+        ready_operands(f, e);
+    }
+    if (writes)
+        tr_fill_leftovers(f);
     f->failed = false;
-    tr_event **path = path_between(f->graph_begin, last, &n);
-    if (!path) {                                /* nothing ran: every placeholder says so */
-        for (uint32_t s = f->graph_slot; s < f->n_slots; s++)
-            if (pending(f, s)) {
-                rt_tensor_set_error(f->slots[s].t, KN_E_MEMORY, kb_error_text());
-                f->n_pending--;
-            }
-        f->failed = true;
-        return KN_E_MEMORY;
-    }
     uint64_t before = tr_now();
-    for (int64_t i = 0; i < n; i++) {
-        ready_operands(f, path[i]);
-        run_event(f, path[i]);
-    }
+    for (int64_t i = 0; i < l.n; i++)
+        run_event(f, event_at(&l, i));
     f->program_ns += tr_now() - before;
-    kb_free(path);
+    kb_free(l.path);
     fill_range(f, f->graph_slot, f->n_slots);
     return f->failed ? kb_error_status() : KN_OK;
 }
@@ -253,6 +282,8 @@ static void ask_for(tr_frame *f, uint32_t s)
         if (!g || s < g->first_slot || s >= g->end_slot)
             continue;
         pthread_mutex_lock(&f->module->lock);
+        if (!g->wanted[s - g->first_slot])
+            atomic_fetch_add(&g->wanted_version, 1);
         g->wanted[s - g->first_slot] = 1;
         pthread_mutex_unlock(&f->module->lock);
         if (atomic_fetch_add(&g->surprises, 1) >= 1)
@@ -282,7 +313,7 @@ kn_status tr_recompute(tr_frame *f, kn_tensor *t)
         return s;
     }
     fill_handle(f, t->slot);
-    return t->state == RT_ERROR ? kb_fail((kn_status)t->slot, "%s", t->u.error) : KN_OK;
+    return t->state == RT_ERROR ? kb_fail((kn_status)t->slot, "%s", kn_tensor_error(t)) : KN_OK;
 }
 
 void tr_fill_leftovers(tr_frame *f)
@@ -344,7 +375,7 @@ static kn_status gather(tr_frame *f, const tr_variant *v, run_room *r)
     return KN_OK;
 }
 
-/* Storage objects come before the program runs: after its first write nothing may fail. */
+/* Storage objects come before the program runs. */
 static bool make_storages(const tr_variant *v, run_room *r)
 {
     for (int i = 0; i < v->n_outputs; i++) {
@@ -358,7 +389,21 @@ static bool make_storages(const tr_variant *v, run_room *r)
     return true;
 }
 
-static kn_status run_program(tr_frame *f, const tr_variant *v, run_room *r)
+/* The program failed after it had written to storage older than the call. Its ops must not run again: what they would make is lost, and so is the call. */
+static void lose_graph(tr_frame *f, const tr_graph *g, kn_status s)
+{
+    for (uint32_t k = g->first_slot; k < g->end_slot; k++)
+        if (!f->slots[k].storage && !f->slots[k].error)
+            f->slots[k].error = keep_text(kb_error_text());
+    if (!f->lost_write) {
+        f->lost_write = keep_text(kb_error_text());
+        f->lost_status = s;
+    }
+    f->failed = true;
+}
+
+/* *done: the graph has had its effects, whatever the status says. */
+static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v, run_room *r, bool *done)
 {
     kn_status s = gather(f, v, r);
     if (s != KN_OK)
@@ -368,7 +413,7 @@ static kn_status run_program(tr_frame *f, const tr_variant *v, run_room *r)
     if (!make_storages(v, r))
         return KN_E_MEMORY;
     uint64_t before = tr_now();
-    s = cg_run(v->program, r->inputs, r->scalars, r->outputs);
+    s = cg_run_once(v->program, r->inputs, r->scalars, r->outputs, done);
     f->program_ns += tr_now() - before;
     for (int i = 0; i < v->n_outputs; i++) {
         if (s != KN_OK) {
@@ -382,6 +427,8 @@ static kn_status run_program(tr_frame *f, const tr_variant *v, run_room *r)
     for (int i = 0; v->input_written && i < v->n_inputs; i++)
         if (v->input_written[i])
             rt_storage_wrote(r->storages[i]);
+    if (s != KN_OK && *done)
+        lose_graph(f, g, s);
     return s;
 }
 
@@ -435,19 +482,38 @@ static void check_program(tr_frame *f, const tr_graph *g, const tr_variant *v)
     }
 }
 
-static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v)
+static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v, bool *done)
 {
     char local[2048] __attribute__((aligned(16)));
     run_room r;
     if (!make_room(&r, v, local, sizeof local))
         return KN_E_MEMORY;
-    kn_status s = run_program(f, v, &r);
+    kn_status s = run_program(f, g, v, &r, done);
     kb_free(r.block);
     if (s == KN_OK && !g->writes && __builtin_expect(atomic_load_explicit(&g->runs, memory_order_relaxed) <= f->module->check_runs, 0))
         check_program(f, g, v);
-    if (s == KN_OK)
+    if (s == KN_OK || *done)
         fill_range(f, g->first_slot, g->end_slot);
     return s;
+}
+
+/* The graph's code for this call, or NULL. Of a generic frame it is taken for use. */
+static tr_variant *code_for(tr_frame *f, tr_graph *g)
+{
+    if (!f->generic)
+        return atomic_load_explicit(&g->variant, memory_order_acquire);
+    if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || strcmp(kb_env(KB_ENV_KN_BACKEND), "none") == 0)
+        return NULL;
+    return tr_plan_take(f, g);
+}
+
+static void ask_for_pending(tr_frame *f, const tr_graph *g)
+{
+    for (uint32_t s = g->first_slot; s < g->end_slot; s++) {
+        tr_code root = pending(f, s) ? tr_out_of(f, s)->root : TR_NONE;
+        if (tr_kind(root) == TR_SLOT && tr_index(root) >= g->first_slot)
+            ask_for(f, tr_index(root));
+    }
 }
 
 kn_status tr_run_graph(tr_frame *f, tr_event *end)
@@ -457,14 +523,18 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
         return KN_OK;
     if (g->writes && f->n_pending)
         tr_fill_leftovers(f);
-    tr_variant *v = atomic_load_explicit(&g->variant, memory_order_acquire);
     atomic_fetch_add_explicit(&g->runs, 1, memory_order_relaxed);
-    if (v && v->program && (!g->writes || covers(f, v, g)) && run_code(f, g, v) == KN_OK)
-        return KN_OK;
-    if (v && v->program && g->writes && !covers(f, v, g))
-        for (uint32_t s = g->first_slot; s < g->end_slot; s++)
-            if (pending(f, s) && tr_kind(tr_out_of(f, s)->root) == TR_SLOT && tr_index(tr_out_of(f, s)->root) >= g->first_slot)
-                ask_for(f, tr_index(tr_out_of(f, s)->root));
-    atomic_fetch_add_explicit(&f->module->fallbacks, v && v->program, memory_order_relaxed);
+    tr_variant *v = code_for(f, g);
+    kn_status s = KN_E_STATE;
+    bool done = false;
+    if (v && (!g->writes || covers(f, v, g)))
+        s = run_code(f, g, v, &done);
+    else if (v)
+        ask_for_pending(f, g);
+    if (v && f->generic)
+        tr_plan_give(g, v);
+    if (s == KN_OK || done)
+        return s;
+    atomic_fetch_add_explicit(&f->module->fallbacks, v != NULL, memory_order_relaxed);
     return run_ops_to(f, end->parent);
 }

@@ -4,6 +4,7 @@
  * longest path.
  */
 #include "tracer/tr.h"
+#include "base/userop.h"
 #include "tracer/record.h"
 #include <string.h>
 #include <time.h>
@@ -51,25 +52,108 @@ static inline bool operand_fits(tr_frame *f, const tr_event *e, int k, const kn_
     return v->kind == KN_KIND_NONE;
 }
 
+/* ---- operators of one's own ---------------------------------------------------------------------------------------------------------------- */
+/* A user's shape rule may look at more than the operands: it is asked again at each call. */
+static bool custom_fits(const tr_event *e, const rt_op *c)
+{
+    kb_type types[KB_MAX_IN];
+    kb_infer in = {.op = c->op, .n_in = c->n_in, .in = types, .words = c->words};
+    const kb_userop *u = kb_userop_get(c->words[0]);
+    if (!u || !u->cls.infer)
+        return u != NULL;
+    for (int k = 0; k < c->n_in; k++) {
+        int64_t bits;
+        types[k] = (kb_type){.dtype = rt_scalar_bits(&c->in[k], &bits), .weak = true};
+        if (c->in[k].kind == KN_KIND_TENSOR)
+            kb_type_of_layout(&types[k], c->in[k].as.tensor->layout);
+        else if (c->in[k].kind == KN_KIND_NONE)
+            types[k].weak = false;
+    }
+    if (kb_infer_run(&in) != KN_OK)
+        return false;                           /* eager says why */
+    const kb_layout *l = e->out[0].layout;
+    bool same = in.out[0].dtype == l->dtype && in.out[0].rank == l->rank;
+    for (int d = 0; d < l->rank && same; d++)
+        same = in.out[0].size[d].v == l->sizes[d];
+    return same;
+}
+
+/* Its effects must come where the call stands, and once: the graph ends before it, and its result is a value from outside. */
+static bool has_effects(const rt_op *c)
+{
+    const kb_userop *u = kb_userop_get(c->words[0]);
+    return u && u->cls.flags & KN_OP_EFFECT;
+}
+
+/* Memory that the host has mapped: nothing may read it while it is mapped for writing, or write it at all. */
+static bool touches_mapped(const tr_frame *f, const tr_event *e)
+{
+    for (int k = 0; k < e->n_in; k++) {
+        int64_t offset;
+        const kb_layout *l;
+        bool tensor = tr_kind(e->in[k]) == TR_SLOT || tr_kind(e->in[k]) == TR_EXTERN;
+        rt_storage *s = tensor ? tr_locate(f, e->in[k], &offset, &l) : NULL;
+        if (s && (atomic_load_explicit(&s->mapped_write, memory_order_relaxed) ||
+                  (k == 0 && e->writes && atomic_load_explicit(&s->mapped_read, memory_order_relaxed))))
+            return true;
+    }
+    return false;
+}
+
+static inline bool commit(tr_frame *f, const tr_event *e, uint32_t n_externs)
+{
+    if (__builtin_expect((e->writes || f->mapped) && touches_mapped(f, e), 0))
+        return false;                           /* eager says what is wrong */
+    for (uint32_t i = f->n_externs; i < n_externs; i++)
+        rt_retain(f->externs[i]);
+    f->n_externs = n_externs;
+    return true;
+}
+
 static inline bool event_fits(tr_frame *f, const tr_event *e, const rt_op *c)
 {
     if (e->kind != EV_OP || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words)
         return false;
+    uint32_t n_externs = f->n_externs;
+    if (f->generic)
+        return tr_generic_fits(f, e, c, &n_externs) && commit(f, e, n_externs);
     for (int i = 0; i < c->n_words; i++)
         if (e->words[i] != c->words[i])
             return false;
-    uint32_t n_externs = f->n_externs;
     for (int k = 0; k < c->n_in; k++)
         if (!operand_fits(f, e, k, &c->in[k], &n_externs))
             return false;
-    if (e->writes) {
-        kn_tensor *x = c->in[0].as.tensor;
-        if (x->storage && (atomic_load_explicit(&x->storage->mapped_read, memory_order_relaxed) || atomic_load_explicit(&x->storage->mapped_write, memory_order_relaxed)))
-            return false;                       /* eager says what is wrong */
+    return (e->op != OP_custom || custom_fits(e, c)) && commit(f, e, n_externs);
+}
+
+/* No child fits: would one if sizes were free? Then the entry gives way to a generic one. */
+static bool differs_by_sizes(const tr_frame *f, const tr_event *e, const rt_op *c)
+{
+    if (e->kind != EV_OP || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words)
+        return false;
+    for (int i = 0; i < c->n_words; i++)
+        if (!(e->size_mask >> i & 1) && e->words[i] != c->words[i])
+            return false;
+    uint32_t bound = f->n_externs;
+    for (int k = 0; k < c->n_in; k++) {
+        const kn_value *v = &c->in[k];
+        int64_t bits;
+        tr_code code = e->in[k];
+        if (tr_kind(code) == TR_SCALAR ? rt_scalar_bits(v, &bits) != tr_scalar_dtype(code) : tr_kind(code) == TR_NONE && v->kind != KN_KIND_NONE)
+            return false;
+        if (tr_kind(code) != TR_SLOT && tr_kind(code) != TR_EXTERN)
+            continue;
+        if (v->kind != KN_KIND_TENSOR)
+            return false;
+        const kn_tensor *t = v->as.tensor;
+        if (tr_kind(code) == TR_SLOT ? t->serial != f->serial || t->slot != tr_index(code) : t->state != RT_REAL || t->serial == f->serial)
+            return false;
+        if (tr_kind(code) == TR_EXTERN && tr_index(code) < f->n_externs && f->externs[tr_index(code)] != t)
+            return false;
+        for (int i = 0; tr_kind(code) == TR_EXTERN && tr_index(code) >= bound && i < e->n_bind; i++)
+            if (e->bind[i].index == tr_index(code) && (e->bind[i].layout->dtype != t->layout->dtype || e->bind[i].layout->rank != t->layout->rank))
+                return false;
     }
-    for (uint32_t i = f->n_externs; i < n_externs; i++)
-        rt_retain(f->externs[i]);
-    f->n_externs = n_externs;
     return true;
 }
 
@@ -81,7 +165,6 @@ void tr_note_write(tr_frame *f, tr_code target, const kn_tensor *x)
         const kb_layout *l;
         s = tr_locate(f, target, &offset, &l);
     }
-    f->graph_writes = true;
     if (s && f->n_written < sizeof f->written / sizeof *f->written)
         f->written[f->n_written] = s;
     f->n_written += s != NULL;
@@ -105,9 +188,9 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
         if (!t)
             return false;
         t->state = RT_PENDING;
-        t->layout = e->out[i].layout;
         t->serial = f->serial;
         t->slot = e->first_slot + (uint32_t)i;
+        t->layout = f->generic ? f->shapes[t->slot].out.layout : e->out[i].layout;
         t->u.trace = &f->trace;
         f->slots[t->slot].t = t;
         f->slots[t->slot].event = e;
@@ -120,6 +203,8 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
 static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire)) {
+        if (__builtin_expect(e->room > f->room, 0) && !tr_room(f, e->room, e->room, e->room))
+            return false;
         if (!event_fits(f, e, c))
             continue;
         if (e->writes) {
@@ -130,19 +215,48 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
             return true;
         }
         f->at = e;
+        f->graph_checks |= e->checks;
         f->n_slots = e->first_slot + e->n_out;
         f->n_scalars = e->first_scalar + e->n_scalar;
         return true;
     }
+    if (!f->generic)
+        for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire))
+            if (differs_by_sizes(f, e, c)) {
+                atomic_store_explicit(&f->entry->superseded, true, memory_order_relaxed);
+                break;
+            }
     return false;
+}
+
+static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n, const char *site, int64_t bytes);
+static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
+
+/* An op whose size depends on values: its operands are read as the host reads them, which ends the graph; the op runs eagerly, and its result is a tensor
+ * that no event made: an extern where it is used, of this call's size. Another size on another call is another path. */
+static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+{
+    for (int k = 0; k < c->n_in; k++)
+        if (c->in[k].kind == KN_KIND_TENSOR && host_read(trace, ctx, c->in[k].as.tensor, BREAK_DYNAMIC_SIZE, c->site) != KN_OK)
+            break;                              /* the operand is an error tensor now, which the op hands on */
+    rt_eager(ctx, c, out);
 }
 
 static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     tr_frame *f = frame_of(trace);
+    if (__builtin_expect((kb_op_info(c->op)->flags & KB_F_DYNAMIC) != 0, 0)) {
+        dynamic_op(trace, ctx, c, out);
+        return;
+    }
     if (__builtin_expect(ctx->disabled != 0, 0)) {
         if (kb_op_info(c->op)->cls == KB_WRITE)
             tr_fill_leftovers(f);
+        rt_eager(ctx, c, out);
+        return;
+    }
+    if (__builtin_expect(c->op == OP_custom, 0) && has_effects(c)) {
+        end_graph(f, EV_BREAK, BREAK_EFFECT_OP, NULL, 0, c->site, 0);
         rt_eager(ctx, c, out);
         return;
     }
@@ -160,9 +274,21 @@ static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **o
 /* ---- side exit --------------------------------------------------------------------------------------------------------------------------- */
 void tr_let_go(tr_frame *f)
 {
-    if (f->ctx && f->ctx->trace == &f->trace)
+    if (f->ctx && f->ctx->trace == &f->trace) {
         f->ctx->trace = f->trace.outer;
+        f->trace.outer = f->ctx->parked;
+        f->ctx->parked = &f->trace;
+    }
     f->mode = TR_EAGER;
+}
+
+static void unpark(tr_frame *f)
+{
+    for (rt_trace **p = f->ctx ? &f->ctx->parked : NULL; p && *p; p = &(*p)->outer)
+        if (*p == &f->trace) {
+            *p = f->trace.outer;
+            return;
+        }
 }
 
 void tr_diverge(tr_frame *f)
@@ -175,8 +301,10 @@ void tr_diverge(tr_frame *f)
     if (spent && s == KN_OK)
         tr_module_note(f->module, BREAK_TOO_MANY_PATHS, f->at->site, "%llu paths are known", (unsigned long long)f->module->paths);
     pthread_mutex_unlock(&f->module->lock);
-    if (s != KN_OK || spent) {
-        atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
+    bool superseded = atomic_load_explicit(&f->entry->superseded, memory_order_relaxed);    /* the next call records a generic entry */
+    if (s != KN_OK || spent || superseded) {
+        if (!superseded)
+            atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
         tr_let_go(f);
         return;
     }
@@ -190,14 +318,14 @@ void tr_graph_ended(tr_frame *f, tr_event *e)
     f->at = e;
     f->graph_begin = e;
     f->graph_slot = f->n_slots;
-    f->graph_writes = false;
+    f->graph_checks = false;
     f->n_written = 0;
 }
 
 static tr_event *find_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n)
 {
     for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire))
-        if (e->kind == kind && e->op == code && e->n_in == n && memcmp(e->in, in, (size_t)n * sizeof *in) == 0)
+        if (e->kind == kind && e->op == code && e->n_in == n && (n == 0 || memcmp(e->in, in, (size_t)n * sizeof *in) == 0))
             return e;
     return NULL;
 }
@@ -213,8 +341,10 @@ static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_c
             atomic_fetch_add_explicit(&e->count, 1, memory_order_relaxed);
             atomic_fetch_add_explicit(&e->lost_ns, tr_now() - before - (f->program_ns - inside), memory_order_relaxed);
             tr_graph_ended(f, e);
-            if (s != KN_OK)
+            if (s != KN_OK) {
+                tr_fill_leftovers(f);           /* from here on nobody watches for writes to what they read */
                 tr_let_go(f);
+            }
             return s;
         }
         tr_diverge(f);
@@ -226,7 +356,7 @@ static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_c
 
 static kn_status error_of(const kn_tensor *t)
 {
-    return t->state == RT_ERROR ? kb_fail((kn_status)t->slot, "%s", t->u.error) : t->state == RT_REAL ? KN_OK : kb_fail(KN_E_STATE, "%s", kn_tensor_error(t));
+    return t->state == RT_ERROR ? kb_fail((kn_status)t->slot, "%s", kn_tensor_error(t)) : t->state == RT_REAL ? KN_OK : kb_fail(KN_E_STATE, "%s", kn_tensor_error(t));
 }
 
 static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site)
@@ -267,6 +397,7 @@ static void host_write(rt_trace *trace, rt_ctx *ctx, rt_storage *s)
 {
     (void)s;
     tr_frame *f = frame_of(trace);
+    f->mapped = true;
     if (f->at != f->graph_begin && !ctx->disabled)
         end_graph(f, EV_BREAK, BREAK_MAP, NULL, 0, NULL, 0);
     tr_fill_leftovers(f);
@@ -284,6 +415,13 @@ static void retained(rt_trace *trace, kn_tensor *t)
 {
     (void)trace;
     (void)t;                                    /* counts are looked at where a graph ends */
+}
+
+static void asked(rt_trace *trace, rt_ctx *ctx, kn_tensor *t)
+{
+    tr_frame *f = frame_of(trace);
+    if (f->graph_checks && t->slot >= f->graph_slot && !ctx->disabled)
+        host_read(trace, ctx, t, BREAK_FAILED, NULL);
 }
 
 static void module_moved(rt_trace *trace, kn_module *m)
@@ -319,6 +457,7 @@ static void abandon(rt_trace *trace, rt_ctx *ctx)
 const rt_trace_ops tr_frame_ops = {
     .op = frame_op, .host_read = host_read, .host_write = host_write, .dropped = dropped, .retained = retained, .breaks = breaks,
     .module_enter = module_moved, .module_leave = module_moved, .abandon = abandon, .foreign = foreign,
+    .asked = asked,
 };
 
 /* ---- the call's end ------------------------------------------------------------------------------------------------------------------------------ */
@@ -326,7 +465,7 @@ const rt_trace_ops tr_frame_ops = {
 static void materialise_kept(tr_frame *f)
 {
     for (uint32_t s = 0; s < f->n_slots && f->n_pending; s++)
-        if (f->slots[s].t && f->slots[s].t->state == RT_PENDING)
+        if (tr_slot_alive(f, s) && f->slots[s].t->state == RT_PENDING)
             tr_recompute(f, f->slots[s].t);
 }
 
@@ -347,7 +486,7 @@ void tr_finish(tr_frame *f, kn_tensor **tensors, int n)
     bool complete = end->kind == EV_RETURN;
     tr_let_go(f);
     if (complete && (f->recorded || f->rebuild))
-        tr_compile_path(f->module, end);
+        tr_compile_path(f, end);
 }
 
 /* ---- frames -------------------------------------------------------------------------------------------------------------------------------------------- */
@@ -369,8 +508,11 @@ static bool grow(void **items, int64_t *cap, int64_t want, size_t size)
 
 bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars)
 {
-    return grow((void **)&f->slots, &f->cap_slots, slots, sizeof *f->slots) && grow((void **)&f->externs, &f->cap_externs, externs, sizeof *f->externs) &&
-           grow((void **)&f->scalars, &f->cap_scalars, scalars, sizeof *f->scalars);
+    bool good = grow((void **)&f->slots, &f->cap_slots, slots, sizeof *f->slots) && grow((void **)&f->externs, &f->cap_externs, externs, sizeof *f->externs) &&
+                grow((void **)&f->scalars, &f->cap_scalars, scalars, sizeof *f->scalars);
+    f->room = f->cap_slots < f->cap_externs ? f->cap_slots : f->cap_externs;
+    f->room = f->cap_scalars < f->room ? f->cap_scalars : f->room;
+    return good;
 }
 
 static _Atomic(uint64_t) next_serial = 1;
@@ -383,6 +525,7 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
     if (!f)
         return NULL;
     f->module = m;
+    atomic_fetch_add_explicit(&m->active, 1, memory_order_relaxed);
     if (!tr_room(f, e->max_slots, e->max_externs, e->max_scalars)) {
         tr_frame_free(f);
         return NULL;
@@ -396,7 +539,14 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
     f->n_externs = (uint32_t)n;
     for (int i = 0; i < n; i++)
         f->externs[i] = rt_retain(args[i]);
-    f->graph_writes = f->recorded = f->rebuild = f->failed = false;
+    f->generic = e->generic;
+    f->n_key = f->n_call_words = 0;
+    for (int i = 0; f->generic && i < n; i++)
+        if (!tr_generic_bind(f, (uint32_t)i, args[i])) {
+            tr_frame_free(f);
+            return NULL;
+        }
+    f->graph_checks = f->mapped = f->recorded = f->rebuild = f->failed = false;
     f->path_cache = NULL;
     f->program_ns = 0;
     f->mode = atomic_load_explicit(&e->root->child, memory_order_acquire) ? TR_REPLAY : TR_RECORD;
@@ -408,20 +558,31 @@ void tr_frame_free(tr_frame *f)
 {
     if (!f)
         return;
+    unpark(f);
     for (uint32_t i = 0; i < f->n_externs; i++)
         rt_release(f->externs[i]);
     for (uint32_t i = 0; i < f->n_slots; i++) {
         rt_storage_release(f->slots[i].storage);
-        kb_free(f->slots[i].error);
+        tr_free_text(f->slots[i].error);
         f->slots[i] = (tr_slot){0};
     }
+    tr_free_text(f->lost_write);
+    f->lost_write = NULL;
     f->n_externs = f->n_slots = 0;
     f->ctx = NULL;
-    f = atomic_exchange(&f->module->spare, f);
-    if (f) {
-        kb_free(f->slots);
-        kb_free(f->externs);
-        kb_free(f->scalars);
-        kb_free(f);
-    }
+    tr_module *m = f->module;
+    f = atomic_exchange(&m->spare, f);
+    atomic_fetch_sub_explicit(&m->active, 1, memory_order_release);
+    tr_frame_destroy(f);
+}
+
+void tr_frame_destroy(tr_frame *f)
+{
+    if (!f)
+        return;
+    tr_generic_free(f);
+    kb_free(f->slots);
+    kb_free(f->externs);
+    kb_free(f->scalars);
+    kb_free(f);
 }

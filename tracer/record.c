@@ -82,6 +82,8 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     e->op = (uint16_t)c->op;
     e->math = (uint8_t)f->ctx->last_math;
     e->writes = writes;
+    e->size_mask = tr_size_mask(c->op, c->n_words, c->words);
+    e->checks = (info->flags & KB_F_CHECKS) != 0;
     e->first_slot = f->n_slots;
     e->first_scalar = f->n_scalars;
     e->first_extern = f->n_externs;
@@ -93,12 +95,10 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
         memcpy((void *)(uintptr_t)e->words, c->words, (size_t)c->n_words * sizeof *c->words);
     for (uint32_t i = f->n_externs; i < n_externs; i++) {
         const kn_tensor *t = f->externs[i];
-        ((tr_bind *)(uintptr_t)e->bind)[i - f->n_externs] = (tr_bind){i, kb_layout_retain(t->layout), t->storage->uid, t->offset};
+        ((tr_bind *)(uintptr_t)e->bind)[i - f->n_externs] = (tr_bind){i, kb_layout_retain(t->layout)};
     }
-    for (size_t i = 0; i < n_out; i++) {
+    for (size_t i = 0; i < n_out; i++)
         e->out[i] = place_of(f, c, in, out[i], f->n_slots + (uint32_t)i);
-        e->copies = info->cls == KB_VIEW && tr_kind(e->out[i].root) == TR_SLOT && tr_index(e->out[i].root) == f->n_slots + (uint32_t)i;
-    }
     return e;
 }
 
@@ -111,13 +111,19 @@ static void raise(_Atomic(uint32_t) *max, uint32_t n)
 /* The event can be seen from here on; the frame's numbers move past it. */
 static void publish(tr_frame *f, tr_event *e, uint32_t n_externs, uint32_t n_scalars, kn_tensor **out)
 {
+    e->room = e->first_slot + e->n_out;
+    e->room = n_externs > e->room ? n_externs : e->room;
+    e->room = n_scalars > e->room ? n_scalars : e->room;
     raise(&f->entry->max_slots, e->first_slot + e->n_out + 8);
     raise(&f->entry->max_externs, n_externs + KB_MAX_IN);
     raise(&f->entry->max_scalars, n_scalars + KB_MAX_IN);
     tr_event_link(f->at, e);
     f->at = e;
-    for (uint32_t i = f->n_externs; i < n_externs; i++)
+    for (uint32_t i = f->n_externs; i < n_externs; i++) {
         rt_retain(f->externs[i]);
+        if (f->generic)
+            tr_generic_bind(f, i, f->externs[i]);
+    }
     f->n_externs = n_externs;
     f->n_scalars = n_scalars;
     for (int i = 0; i < e->n_out; i++) {
@@ -126,6 +132,8 @@ static void publish(tr_frame *f, tr_event *e, uint32_t n_externs, uint32_t n_sca
         f->slots[out[i]->slot] = (tr_slot){out[i], e, NULL, NULL};
     }
     f->n_slots = e->first_slot + e->n_out;
+    if (f->generic)
+        tr_generic_record(f, e);
 }
 
 void tr_record_op(tr_frame *f, const rt_op *c, kn_tensor **out)
@@ -140,8 +148,14 @@ void tr_record_op(tr_frame *f, const rt_op *c, kn_tensor **out)
     tr_event *e = NULL;
     pthread_mutex_lock(&f->module->lock);
     bool room = f->module->events < MAX_EVENTS;
-    if (room && encode(f, c, in, &n_externs, &n_scalars) && tr_room(f, f->n_slots + KB_MAX_OUT, 0, 0))
+    if (room && encode(f, c, in, &n_externs, &n_scalars) && tr_room(f, f->n_slots + KB_MAX_OUT, 0, 0) &&
+        (!f->generic || tr_generic_room(f, f->n_slots + KB_MAX_OUT, n_externs)))
         e = append(f, c, in, n_externs, n_scalars, out);
+    if (e && f->generic) {
+        e->depth = f->at->depth + 1;
+        if (!tr_generic_words(f, e, c->words))
+            e = NULL;
+    }
     if (e)
         publish(f, e, n_externs, n_scalars, out);
     pthread_mutex_unlock(&f->module->lock);
@@ -185,9 +199,12 @@ void tr_record_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in,
         e->crossing_bytes = bytes;
         e->count = 1;
         e->parent = f->at;
-        tr_graph *g = tr_graph_new(f->module, f->graph_begin, e);
-        if (g)
-            mark_kept(f, g);
+        if (!tr_graph_new(f->module, f->graph_begin, e))
+            e = NULL;
+    }
+    if (e) {
+        if (e->graph)
+            mark_kept(f, e->graph);
         tr_event_link(f->at, e);
         f->module->paths += kind == EV_RETURN;
         if (kind != EV_RETURN)

@@ -35,7 +35,7 @@ typedef enum tr_event_kind { EV_ROOT, EV_OP, EV_SYNC, EV_BREAK, EV_RETURN } tr_e
 /* Where a result lives: its root (itself when fresh), and its first element from the root's. */
 typedef struct tr_out { const kb_layout *layout; tr_code root; int64_t offset; } tr_out;
 /* A tensor bound at this event: what later calls must bring in its place. */
-typedef struct tr_bind { uint32_t index; const kb_layout *layout; uint64_t storage_uid; int64_t offset; } tr_bind;
+typedef struct tr_bind { uint32_t index; const kb_layout *layout; } tr_bind;
 
 typedef struct tr_event tr_event;
 typedef struct tr_graph tr_graph;
@@ -43,13 +43,16 @@ struct tr_event {
     uint8_t kind, n_in, n_out, n_bind;
     uint16_t op, n_words;                       /* SYNC, BREAK: op holds the break code */
     uint8_t math;
-    bool writes, copies;                        /* an in-place op; a view op that copies */
+    bool writes, checks;                        /* an in-place op; an op that may fail on values */
     uint16_t n_scalar;
     uint32_t first_slot, first_scalar, first_extern;    /* numbers in use before this event */
+    uint32_t room;                              /* entries that a frame's arrays need to go past it */
     const tr_code *in;
     const int64_t *words;
     tr_out *out;
     const tr_bind *bind;
+    uint32_t depth;                             /* events before it on its path */
+    uint64_t size_mask;                         /* words that are sizes, starts or lengths: bit by word */
     _Atomic(tr_event *) child, sibling;
     tr_event *parent;
     tr_graph *graph;                            /* ends this graph; NULL for ops and for graphs without ops */
@@ -71,8 +74,23 @@ typedef struct tr_variant {
     uint32_t *scalars;                          /* frame scalar by program scalar */
     uint32_t *outputs;                          /* root slot by output */
     int64_t *output_bytes;
-    struct tr_variant *older;                   /* replaced variants are freed with the graph: somebody may still run them */
+    struct tr_variant *older;                   /* static graphs: replaced variants are freed with the graph: somebody may still run them */
+    /* generic graphs: which sizes it was planned for */
+    uint64_t hash;
+    int64_t n_key, *key;
+    uint32_t wanted_version;
+    int users;                                  /* under the graph's lock */
+    bool evicted;                               /* the last user frees it */
+    struct tr_variant *chain, *newer, *staler;  /* bucket; use order */
 } tr_variant;
+
+/* The plans of a generic graph, by sizes. Bounded: the one used longest ago goes first. */
+enum { TR_PLAN_BUCKETS = 256, TR_MAX_PLANS = 1024 };
+typedef struct tr_plans {
+    pthread_mutex_t lock;
+    tr_variant *bucket[TR_PLAN_BUCKETS], *newest, *stalest;
+    int n;
+} tr_plans;
 
 struct tr_graph {
     tr_event *begin, *end;                      /* ops stand strictly between; begin is a root or an ending event */
@@ -81,7 +99,9 @@ struct tr_graph {
     _Atomic(tr_variant *) variant;              /* NULL until compiled */
     uint32_t first_slot, end_slot;
     _Atomic(uint32_t) surprises;                /* calls on which a value was needed that the variant doesn't output */
-    uint8_t *wanted;                            /* by slot - first_slot: outputs asked for; under the module's mutex */
+    uint8_t *wanted;                            /* by slot - first_slot: values asked for; under the module's mutex */
+    _Atomic(uint32_t) wanted_version;           /* moves when wanted grows: plans that output less are dropped */
+    _Atomic(tr_plans *) plans;                  /* generic graphs only */
     int fallback;                               /* code when it can't be compiled, else 0 */
     _Atomic(uint64_t) runs;
     cg_stats stats;
@@ -92,7 +112,8 @@ typedef struct tr_entry {
     struct tr_entry *next;
     int n_args;
     const kb_layout **layouts;                  /* by argument tensor, in order of the arguments (tuples walked) */
-    tr_bind *binds;                             /* the same tensors, as they were when the entry was made */
+    bool generic;                               /* sizes and strides are free: only dtypes and ranks are guarded */
+    _Atomic(bool) superseded;                   /* sizes varied inside: a generic entry takes its place */
     tr_event *root;
     _Atomic(uint32_t) max_slots, max_scalars, max_externs;      /* along any path: room that frames make ahead */
 } tr_entry;
@@ -112,19 +133,30 @@ typedef struct tr_module {
     tr_event **ends;        int64_t n_ends, cap_ends;           /* every SYNC, BREAK, RETURN */
     tr_miss *misses;
     _Atomic(tr_frame *) spare;                  /* a frame kept for the next call */
+    _Atomic(int64_t) active;                    /* frames in use */
     _Atomic(uint64_t) calls, fallbacks, replays;
     uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
-    uint64_t paths, compiles, recompiles, compile_us, events;
+    uint64_t paths, compiles, recompiles, compile_us, events, plans, plan_us;
 } tr_module;
 
 /* ---- frames --------------------------------------------------------------------------------------------------------------------------------- */
 typedef enum tr_mode { TR_RECORD, TR_REPLAY, TR_EAGER } tr_mode;
 
+/* Generic frames: what a slot is on this call, and what made it so: kept from call to call, so that equal sizes are not inferred again. */
+typedef struct tr_shape {
+    tr_out out;                                 /* layout counted */
+    const tr_event *event;
+    uint32_t version;                           /* moves when out changes */
+    uint32_t in_version[4];
+    int64_t words[10];
+    bool known;                                 /* in_version and words are filled */
+} tr_shape;
+
 typedef struct tr_slot {
     kn_tensor *t;                               /* the handle, not counted; NULL once it is gone */
     const tr_event *event;
     rt_storage *storage;                        /* of a fresh slot that has its values; counted */
-    char *error;                                /* the op that makes it failed on this call: its sentence; owned */
+    char *error;                                /* the op that makes it failed on this call: its sentence; owned, or tr_no_memory */
 } tr_slot;
 
 struct tr_frame {
@@ -137,17 +169,30 @@ struct tr_frame {
     tr_event *at;                               /* the newest event that matched or was recorded */
     tr_event *graph_begin;
     uint32_t n_slots, n_externs, n_scalars, graph_slot;         /* graph_slot: first slot of the pending graph */
-    int64_t cap_slots, cap_externs, cap_scalars;
+    int64_t cap_slots, cap_externs, cap_scalars, room;         /* room: the least of the three */
     tr_slot *slots;
+    bool generic;
+    tr_shape *shapes;                           /* by slot; generic frames */
+    const kb_layout **extern_layouts;           /* by extern, counted; generic frames: kept from call to call */
+    uint32_t *extern_versions;
+    int64_t *key;                               /* everything sizes depend on so far: layouts of externs, size words */
+    int64_t n_key, cap_key, cap_shapes, cap_extern_layouts;
+    int64_t *call_words;                        /* words of this call's ops that have size words */
+    uint32_t *word_at;                          /* by event depth: where its words begin */
+    int64_t n_call_words, cap_call_words, cap_word_at;
+    uint32_t next_version;
     kn_tensor **externs;                        /* counted */
     int64_t *scalars;
     uint32_t n_written;                         /* storages that the pending graph writes; more than fit: everything counts as written */
     const rt_storage *written[8];
-    bool graph_writes;
+    bool graph_checks;                          /* an op of the pending graph may fail on values */
+    bool mapped;                                /* the host mapped something for writing during this call */
     uint32_t n_pending;                         /* placeholders alive */
     bool recorded;                              /* something new was recorded on this call */
     bool rebuild;                               /* a graph on the path has to output more */
     bool failed;                                /* an op failed inside a deferred graph */
+    char *lost_write;                           /* a write could not be done: why. The call fails; owned, or tr_no_memory */
+    kn_status lost_status;
     const char *path_cache;                     /* module path while recording; NULL: ask again */
     uint64_t program_ns;                        /* spent inside programs and kernels */
 };
@@ -158,23 +203,51 @@ tr_entry *tr_entry_find(tr_module *m, int n, kn_tensor *const *args);
 tr_entry *tr_entry_add(tr_module *m, int n, kn_tensor *const *args, const char *site);
 tr_event *tr_event_new(tr_module *m, size_t n_in, size_t n_words, size_t n_out, size_t n_bind);   /* lock held; zeroed; NULL when memory is short */
 void tr_event_link(tr_event *parent, tr_event *e);                                              /* lock held */
-tr_graph *tr_graph_new(tr_module *m, tr_event *begin, tr_event *end);                           /* lock held; also when it has no ops (then NULL and end->graph NULL) */
+/* Lock held. end->graph becomes the graph, or stays NULL when it has no ops. False when memory is short: then `end` must not be linked. */
+bool tr_graph_new(tr_module *m, tr_event *begin, tr_event *end);
 void tr_module_note(tr_module *m, int code, const char *site, const char *format, ...) __attribute__((format(printf, 4, 5)));
 static inline const tr_out *tr_out_of(const tr_frame *f, uint32_t slot)
 {
     const tr_event *e = f->slots[slot].event;
-    return &e->out[slot - e->first_slot];
+    return f->generic ? &f->shapes[slot].out : &e->out[slot - e->first_slot];
+}
+/* The words that event e has on this call. */
+static inline const int64_t *tr_words(const tr_frame *f, const tr_event *e)
+{
+    return f->generic && e->size_mask ? f->call_words + f->word_at[e->depth] : e->words;
+}
+/* A view op that has to copy, on this call. */
+static inline bool tr_copies(const tr_frame *f, const tr_event *e)
+{
+    return e->n_out && kb_op_info((kb_opcode)e->op)->cls == KB_VIEW && tr_out_of(f, e->first_slot)->root == TR_CODE(TR_SLOT, e->first_slot);
 }
 
 /* ---- frame.c ------------------------------------------------------------------------------------------------------------------------------------ */
 extern const rt_trace_ops tr_frame_ops;
 /* Ends the frame's hold on the thread: later ops are eager. All placeholders must be real. */
 void tr_let_go(tr_frame *f);
-void tr_frame_free(tr_frame *f);
+void tr_frame_free(tr_frame *f);                /* its call is over: kept for the next one, or destroyed */
+void tr_frame_destroy(tr_frame *f);             /* NULL: nothing */
 /* Side exit: the pending graph's matched ops are run, every alive handle becomes real, recording goes on from here (or eager, when budgets are spent). */
 void tr_diverge(tr_frame *f);
 /* The call's end: `tensors` are the result's. */
 void tr_finish(tr_frame *f, kn_tensor **tensors, int n);
+/* ---- generic.c: frames whose sizes are free ------------------------------------------------------------------------------------------------------ */
+/* Whether op c is event e with other sizes allowed; on success results' shapes are known and the key holds what they depend on. */
+bool tr_generic_fits(tr_frame *f, const tr_event *e, const rt_op *c, uint32_t *n_externs);
+bool tr_generic_bind(tr_frame *f, uint32_t index, const kn_tensor *t);     /* an extern's layout is known from here on; false when memory is short */
+bool tr_generic_room(tr_frame *f, int64_t slots, int64_t externs);
+bool tr_generic_words(tr_frame *f, const tr_event *e, const int64_t *words);   /* this call's words of e; false when memory is short */
+void tr_generic_record(tr_frame *f, const tr_event *e);                /* a recorded op's results, as they are */
+void tr_generic_free(tr_frame *f);
+/* The plan for this call's sizes, taken for use; made when it is missing. NULL: run the ops one by one. */
+tr_variant *tr_plan_take(tr_frame *f, tr_graph *g);
+void tr_plan_give(tr_graph *g, tr_variant *v);
+void tr_plans_free(tr_graph *g);
+/* Words of e that are sizes. */
+uint64_t tr_size_mask(kb_opcode op, int n_words, const int64_t *words);
+
+/* Other calls may have lengthened the path since this frame was made, so replay asks again. */
 bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
 
 /* ---- exec.c -------------------------------------------------------------------------------------------------------------------------------------- */
@@ -189,12 +262,17 @@ bool tr_slot_alive(const tr_frame *f, uint32_t slot);   /* its handle is still t
 rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_layout **layout);
 void tr_fill_leftovers(tr_frame *f);            /* all of them, before a write could change what they read */
 bool tr_is_written(const tr_frame *f, const rt_storage *s);
+extern char tr_no_memory[];                     /* the sentence of a failure for whose own there was no memory */
+static inline void tr_free_text(char *text) { if (text != tr_no_memory) kb_free(text); }
 
 /* ---- build.c --------------------------------------------------------------------------------------------------------------------------------------- */
-/* The graph as IR, with the root slots in `out` (bytes by slot - first_slot) as outputs. NULL after a failure. *v's lists are filled. */
-ir_graph *tr_build(tr_module *m, tr_graph *g, const uint8_t *out, tr_variant *v);
-/* Compiles every graph on the path to `end` that lacks a variant or whose outputs have to grow. Takes the lock. */
-void tr_compile_path(tr_module *m, tr_event *end);
+/* The graph as it stands on f's path, as IR, with the root slots in `out` (bytes by slot - first_slot) as outputs. NULL after a failure. *v's lists are
+ * filled. */
+ir_graph *tr_build(const tr_frame *f, tr_graph *g, const uint8_t *out, tr_variant *v);
+/* Compiles every graph on f's path that lacks a variant or whose outputs have to grow. Takes the lock. */
+void tr_compile_path(tr_frame *f, tr_event *end);
+/* A variant of g for f's sizes that outputs what is wanted; NULL after a failure (told in the report). Lock held. */
+tr_variant *tr_variant_new(tr_frame *f, tr_graph *g);
 void tr_variant_free(tr_variant *v);
 
 /* ---- report.c -------------------------------------------------------------------------------------------------------------------------------------- */

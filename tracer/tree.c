@@ -8,7 +8,18 @@
 #include <string.h>
 
 /* ---- entries ----------------------------------------------------------------------------------------------------------------------- */
-static bool entry_fits(const tr_entry *e, int n, kn_tensor *const *args)
+/* Dtypes and ranks alike: what a generic entry guards. */
+static bool kinds_fit(const tr_entry *e, int n, kn_tensor *const *args)
+{
+    if (e->n_args != n)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (e->layouts[i]->dtype != args[i]->layout->dtype || e->layouts[i]->rank != args[i]->layout->rank)
+            return false;
+    return true;
+}
+
+static bool layouts_fit(const tr_entry *e, int n, kn_tensor *const *args)
 {
     if (e->n_args != n)
         return false;
@@ -20,10 +31,14 @@ static bool entry_fits(const tr_entry *e, int n, kn_tensor *const *args)
 
 tr_entry *tr_entry_find(tr_module *m, int n, kn_tensor *const *args)
 {
-    for (tr_entry *e = atomic_load_explicit(&m->entries, memory_order_acquire); e; e = e->next)
-        if (entry_fits(e, n, args))
+    tr_entry *generic = NULL;
+    for (tr_entry *e = atomic_load_explicit(&m->entries, memory_order_acquire); e; e = e->next) {
+        if (e->generic && !generic && kinds_fit(e, n, args))
+            generic = e;
+        if (!e->generic && layouts_fit(e, n, args) && !atomic_load_explicit(&e->superseded, memory_order_relaxed))
             return e;
-    return NULL;
+    }
+    return generic;
 }
 
 /* Says what kept the inputs from the entry that fits best: the report's recompilation. */
@@ -43,14 +58,13 @@ static void note_miss(tr_module *m, const tr_entry *e, int n, kn_tensor *const *
         tr_module_note(m, code, site, "argument tensor %d was %s and is %s", i, kb_layout_text(a, sizeof a, was), kb_layout_text(b, sizeof b, is));
         return;
     }
+    tr_module_note(m, BREAK_GUARD_INSIDE, site, "sizes that forward computed, or tensors it took from elsewhere, differed from call to call");
 }
 
 static tr_entry *entry_add(tr_module *m, int n, kn_tensor *const *args, const char *site)
 {
-    tr_entry *first = atomic_load(&m->entries), *e = kb_arena_alloc(&m->arena, sizeof *e);
+    tr_entry *first = atomic_load(&m->entries), *e = kb_arena_alloc(&m->arena, sizeof *e), *like = NULL;
     if (!e || !(e->layouts = kb_arena_alloc(&m->arena, sizeof *e->layouts * (size_t)(n + 1))))
-        return NULL;
-    if (!(e->binds = kb_arena_alloc(&m->arena, sizeof *e->binds * (size_t)(n + 1))))
         return NULL;
     e->root = tr_event_new(m, 0, 0, 0, 0);
     if (!e->root)
@@ -58,17 +72,21 @@ static tr_entry *entry_add(tr_module *m, int n, kn_tensor *const *args, const ch
     e->root->kind = EV_ROOT;
     e->root->first_extern = (uint32_t)n;
     e->n_args = n;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         e->layouts[i] = kb_layout_retain(args[i]->layout);
-        e->binds[i] = (tr_bind){(uint32_t)i, e->layouts[i], args[i]->storage->uid, args[i]->offset};
-    }
+    for (tr_entry *o = first; o && !like; o = o->next)
+        if (kinds_fit(o, n, args))
+            like = o;                           /* only sizes or strides differ: from here on they are free */
+    e->generic = like || m->options.dynamic;
+    for (int i = 0; i < n; i++)
+        e->generic |= (args[i]->flags & RT_T_DYNAMIC) != 0;
     e->max_slots = 64;
     e->max_externs = (uint32_t)n + 32;
     e->max_scalars = 32;
     e->next = first;
     if (first) {
         m->recompiles++;
-        note_miss(m, first, n, args, site);
+        note_miss(m, like ? like : first, n, args, site);
     }
     atomic_store_explicit(&m->entries, e, memory_order_release);
     return e;
@@ -110,24 +128,15 @@ tr_event *tr_event_new(tr_module *m, size_t n_in, size_t n_words, size_t n_out, 
 void tr_event_link(tr_event *parent, tr_event *e)
 {
     e->parent = parent;
+    e->depth = parent->depth + 1;
     _Atomic(tr_event *) *at = &parent->child;
     for (tr_event *c; (c = atomic_load_explicit(at, memory_order_relaxed));)
         at = &c->sibling;
     atomic_store_explicit(at, e, memory_order_release);
 }
 
-tr_graph *tr_graph_new(tr_module *m, tr_event *begin, tr_event *end)
+static tr_graph *graph_new(tr_module *m, tr_event *begin, tr_event *end, int n_ops, bool writes)
 {
-    int n_ops = 0;
-    bool writes = false;
-    for (tr_event *e = end->parent; e && e != begin; e = e->parent) {
-        n_ops++;
-        writes |= e->writes;
-    }
-    if (!KB_PUSH(&m->ends, &m->n_ends, &m->cap_ends, end))
-        return NULL;
-    if (!n_ops)
-        return NULL;
     tr_graph *g = kb_arena_alloc(&m->arena, sizeof *g);
     if (!g)
         return NULL;
@@ -141,8 +150,24 @@ tr_graph *tr_graph_new(tr_module *m, tr_event *begin, tr_event *end)
     if (!g->wanted || !KB_PUSH(&m->graphs, &m->n_graphs, &m->cap_graphs, g))
         return NULL;
     g->number = (int)m->n_graphs;
-    end->graph = g;
     return g;
+}
+
+bool tr_graph_new(tr_module *m, tr_event *begin, tr_event *end)
+{
+    int n_ops = 0;
+    bool writes = false;
+    for (tr_event *e = end->parent; e && e != begin; e = e->parent) {
+        n_ops++;
+        writes |= e->writes;
+    }
+    if (!KB_PUSH(&m->ends, &m->n_ends, &m->cap_ends, end))
+        return false;
+    if (n_ops && !(end->graph = graph_new(m, begin, end, n_ops, writes))) {
+        m->n_ends--;                            /* an end without its graph would let calls pass with nothing done */
+        return false;
+    }
+    return true;
 }
 
 /* ---- recompilations and fallbacks, told once a text ------------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
  * One output that is long is cut at chunks, and few columns that are long at blocks, whose totals are joined in order: any number of threads
  * gives the same bits.
  */
+#include "base/alloc.h"
 #include "base/error.h"
 #include "base/mathfn_c.h"
 #include "runtime/kernels/fold.h"
@@ -425,3 +426,46 @@ static kn_status reduce(const kb_call *c)
     kn_status kernel_##name(const kb_call *c) { return reduce(c); }
 KERNEL(sum) KERNEL(prod) KERNEL(mean) KERNEL(amax) KERNEL(amin) KERNEL(all) KERNEL(any)
 KERNEL(logsumexp) KERNEL(var) KERNEL(std) KERNEL(argmax) KERNEL(argmin)
+
+/* ---- max, min: where it is, then what stands there ---------------------------------------------------------------------------------------- */
+static kn_status pick(const kb_call *c, const int64_t *index)
+{
+    const kb_layout *l = c->in[0].layout;
+    int64_t bytes = (int64_t)kb_dtype_bytes(l->dtype), n = c->out[0].layout->numel;
+    unsigned mask = reduced_mask(c->words, l->rank);
+    kk_nest keep, gone;
+    kk_place p, q;
+    kk_nest_open(&keep, 0, NULL);
+    kk_nest_open(&gone, 0, NULL);
+    keep.n = gone.n = 1;
+    for (int d = 0; d < l->rank; d++)
+        add_dim(mask >> d & 1 ? &gone : &keep, l->sizes[d], l->strides[d]);
+    kk_place_set(&p, &keep, keep.rank, 0);
+    for (int64_t i = 0; i < n; i++, kk_place_next(&p, &keep, keep.rank)) {
+        kk_place_set(&q, &gone, gone.rank, index[i]);
+        memcpy((char *)c->out[0].data + i * bytes, (const char *)c->in[0].data + (p.offset[0] + q.offset[0]) * bytes, (size_t)bytes);
+    }
+    return KN_OK;
+}
+
+static kn_status extremum(const kb_call *c, kb_opcode op)
+{
+    int64_t n = c->out[1].layout->numel;
+    kb_buf where = c->out[1];
+    void *scratch = where.data ? NULL : (where.data = kb_data_alloc((size_t)n * sizeof n));
+    kb_call arg = *c;
+    arg.op = op;
+    arg.n_out = 1;
+    arg.out = &where;
+    kn_status s = where.data ? reduce(&arg) : kb_error_status();
+    if (!s)
+        s = pick(c, where.data);
+    if (scratch)
+        kb_data_free(scratch, (size_t)n * sizeof n);
+    return s;
+}
+
+kn_status kernel_max(const kb_call *c);
+kn_status kernel_max(const kb_call *c) { return extremum(c, OP_argmax); }
+kn_status kernel_min(const kb_call *c);
+kn_status kernel_min(const kb_call *c) { return extremum(c, OP_argmin); }

@@ -1,4 +1,4 @@
-/* rows.c: softmax, log_softmax and layer_norm: ops that map rows to rows of the same size.
+/* rows.c: softmax, log_softmax, layer_norm and rms_norm: ops that map rows to rows of the same size.
  *
  * Each row is read from memory once: it is worked on while it is in cache. Where the operand is strided or of another dtype, the row is first brought
  * into the result, and worked on there. A result in f16 or bf16 is worked out in f32 scratch and rounded once.
@@ -25,6 +25,7 @@ typedef struct rows_job {
     int64_t tiles;
     const void *w, *b;          /* layer_norm */
     double eps;
+    bool no_mean;               /* rms_norm: as layer_norm with a mean of 0 */
 } rows_job;
 
 static void open_dims(kk_nest *s, const kb_layout *l, int begin, int end)
@@ -187,7 +188,7 @@ kn_status kernel_softmax(const kb_call *c) { return softmax(c, false); }
 kn_status kernel_log_softmax(const kb_call *c);
 kn_status kernel_log_softmax(const kb_call *c) { return softmax(c, true); }
 
-/* ---- layer_norm ------------------------------------------------------------------------------------------------------------------ */
+/* ---- layer_norm, rms_norm ------------------------------------------------------------------------------------------------------------------ */
 static void normalize_rows(void *arg, int64_t begin, int64_t end, int worker)
 {
     const rows_job *j = arg;
@@ -197,7 +198,10 @@ static void normalize_rows(void *arg, int64_t begin, int64_t end, int worker)
         union { float f; double d; uint64_t bits; } mean, r;
         char *y = j->y + item * j->n * j->bytes;
         const void *x = row_at(j, item, j->n, y);
-        kk_fold_run(&f->fold[KK_SUM], &mean, x, j->n, j->bytes, NULL);
+        if (j->no_mean)
+            mean.bits = 0;
+        else
+            kk_fold_run(&f->fold[KK_SUM], &mean, x, j->n, j->bytes, NULL);
         if (j->type == KN_F32)
             mean.f = mean.f / (float)j->n;
         else
@@ -211,14 +215,13 @@ static void normalize_rows(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-kn_status kernel_layer_norm(const kb_call *c);
-kn_status kernel_layer_norm(const kb_call *c)
+static kn_status norm(const kb_call *c, int n_affine, double eps)
 {
     const kb_layout *l = c->in[0].layout;
     int lead = l->rank - (int)(c->words[0] > 0 ? c->words[0] : 0);
     void *owned[2] = {NULL, NULL};
     size_t bytes[2] = {0, 0};
-    rows_job j = {.eps = c->n_in > 3 ? kk_scalar_f64(&c->in[3], 1e-5) : 1e-5};
+    rows_job j = {.eps = eps, .no_mean = n_affine == 1};
     kn_status s = KN_OK;
     if (l->numel == 0)
         return KN_OK;
@@ -226,7 +229,7 @@ kn_status kernel_layer_norm(const kb_call *c)
     open_dims(&j.outer, l, 0, lead);
     open_dims(&j.inner, l, lead, l->rank);
     j.n = j.inner.total;
-    for (int k = 0; k < 2 && !s; k++) {
+    for (int k = 0; k < n_affine && !s; k++) {
         if (1 + k >= c->n_in || !c->in[1 + k].layout)
             continue;
         const void *p = kk_contiguous(&c->in[1 + k], j.type, &owned[k], &bytes[k]);
@@ -239,4 +242,18 @@ kn_status kernel_layer_norm(const kb_call *c)
         if (owned[k])
             kb_data_free(owned[k], bytes[k]);
     return s;
+}
+
+kn_status kernel_layer_norm(const kb_call *c);
+kn_status kernel_layer_norm(const kb_call *c) { return norm(c, 2, c->n_in > 3 ? kk_scalar_f64(&c->in[3], 1e-5) : 1e-5); }
+
+/* (x r) w, r = 1 / sqrt(mean of squares + eps); eps 0 is the smallest step of the input's dtype, as PyTorch has it. */
+kn_status kernel_rms_norm(const kb_call *c);
+kn_status kernel_rms_norm(const kb_call *c)
+{
+    double eps = c->n_in > 2 ? kk_scalar_f64(&c->in[2], 0) : 0;
+    kn_dtype d = c->in[0].layout->dtype;
+    if (eps == 0)
+        eps = d == KN_F64 ? 0x1p-52 : d == KN_F32 ? 0x1p-23 : d == KN_F16 ? 0x1p-10 : 0x1p-7;
+    return norm(c, 1, eps);
 }
