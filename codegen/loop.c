@@ -30,7 +30,10 @@ static const uint8_t rules[LP_OP_COUNT] = {
 
 lp_kernel *lp_new(const char *name)
 {
+    enum { ROOM = 48 };                         /* instructions: most kernels never grow */
     lp_kernel *k = kb_calloc(1, sizeof *k);
+    if (k && (k->insts = kb_alloc(ROOM * sizeof *k->insts)))
+        k->cap_insts = ROOM;
     if (k && name) {
         size_t n = strlen(name);
         if (n >= sizeof k->name)
