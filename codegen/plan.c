@@ -239,13 +239,13 @@ static kn_status kernel_step(planner *pl, cg_step *st, int32_t group)
         st->any_scratch |= st->scratch[b];
         st->ptrs[b] = st->scratch[b] ? (cg_place){CG_SLOT_ARENA, w->offset[b]} : place_of(pl, w->root[b], w->offset[b]);
     }
+    for (int b = 0; b < st->n_ptrs; b++)
+        st->writes_input |= w->k->buffers[b].written && !st->scratch[b] && is_input(p, st->ptrs[b]);
     int64_t *shape = kb_arena_alloc(&p->arena, (size_t)lp_shape_words(w->k) * sizeof *shape);
     if (!shape)
         return kb_error_status();
     lp_shape(w->k, shape);
     st->shape = shape;
-    for (int b = 0; b < st->n_ptrs; b++)
-        st->writes_input |= w->k->buffers[b].written && !st->scratch[b] && is_input(p, st->ptrs[b]);
     st->same_scalars = true;
     for (int s = 0; s < st->n_scalars; s++) {
         st->scalars[s] = w->scalar[s];
