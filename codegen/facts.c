@@ -235,7 +235,8 @@ static bool note_node(cg_facts *f, trail *trails, uint32_t at)
         f->src[n->in + (uint32_t)k] = t->writer;
         if (!add_dep(f, me, t->writer, self))
             return false;
-        if (!(write && k == 0) && !KB_PUSH(&t->readers, &t->n, &t->cap, self))
+        bool matters = g->versions[f->node[r.i - 1].hazard] != 0;       /* a later write must wait for it */
+        if (matters && !(write && k == 0) && !KB_PUSH(&t->readers, &t->n, &t->cap, self))
             return false;
     }
     trail *own = &trails[me->hazard];
