@@ -215,7 +215,6 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
             return true;
         }
         f->at = e;
-        f->graph_checks |= e->checks;
         f->n_slots = e->first_slot + e->n_out;
         f->n_scalars = e->first_scalar + e->n_scalar;
         return true;
@@ -318,7 +317,6 @@ void tr_graph_ended(tr_frame *f, tr_event *e)
     f->at = e;
     f->graph_begin = e;
     f->graph_slot = f->n_slots;
-    f->graph_checks = false;
     f->n_written = 0;
 }
 
@@ -420,7 +418,10 @@ static void retained(rt_trace *trace, kn_tensor *t)
 static void asked(rt_trace *trace, rt_ctx *ctx, kn_tensor *t)
 {
     tr_frame *f = frame_of(trace);
-    if (f->graph_checks && t->slot >= f->graph_slot && !ctx->disabled)
+    bool checks = false;
+    for (const tr_event *e = f->at; e != f->graph_begin; e = e->parent)
+        checks |= e->checks;
+    if (checks && t->slot >= f->graph_slot && !ctx->disabled)
         host_read(trace, ctx, t, BREAK_FAILED, NULL);
 }
 
@@ -546,7 +547,7 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
             tr_frame_free(f);
             return NULL;
         }
-    f->graph_checks = f->mapped = f->recorded = f->rebuild = f->failed = false;
+    f->mapped = f->recorded = f->rebuild = f->failed = false;
     f->path_cache = NULL;
     f->program_ns = 0;
     f->mode = atomic_load_explicit(&e->root->child, memory_order_acquire) ? TR_REPLAY : TR_RECORD;
