@@ -115,8 +115,13 @@ static inline bool event_fits(tr_frame *f, const tr_event *e, const rt_op *c)
     if (e->kind != EV_OP || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words)
         return false;
     uint32_t n_externs = f->n_externs;
-    if (f->generic)
-        return tr_generic_fits(f, e, c, &n_externs) && commit(f, e, n_externs);
+    if (f->generic) {
+        int64_t n_key = f->n_key;
+        if (tr_generic_fits(f, e, c, &n_externs) && commit(f, e, n_externs))
+            return true;
+        f->n_key = n_key;                       /* what a sibling put there would make another key of the same sizes */
+        return false;
+    }
     for (int i = 0; i < c->n_words; i++)
         if (e->words[i] != c->words[i])
             return false;
