@@ -1,6 +1,7 @@
 /* llvm_bench.c: generated kernels by themselves, each beside a triad with ordinary stores in the same process (one thread).
  *
- *   llvm_bench [CASE]        KN_BACKEND_DIR: where kiln-llvm.so is (else build/); ISA=baseline|avx2|avx512; DUMP=folder
+ *   llvm_bench [CASE]        KN_BACKEND_DIR: where kiln-llvm.so is (else build/); ISA=baseline|avx2|avx512; DUMP=folder;
+ *                          RUN_TIME=1: inner sizes are run-time values in all kernels
  *
  * useful GB/s: each distinct input once plus each output once. Times are the thread's CPU time, the best of several rounds, so that a
  * busy machine disturbs them least; compile time likewise, warm. */
@@ -165,12 +166,18 @@ static double triad_rate(int64_t n)
     return 12.0 * (double)(n * rounds) / best(t, REPEATS) * 1e-9;
 }
 
+static bool run_time;           /* inner sizes aren't in the code */
+
 static void measure(lp_kernel *k, const char *label)
 {
+    int64_t shape[64];
     lp_fn fn;
     double ms[REPEATS], t[REPEATS], yard[REPEATS], wall;
     size_t bytes;
     int64_t rows = k->n_outer ? k->outer[0].size : 1, n = rows * k->inner.size, rounds = MOST / n;
+    lp_set_ahead(k);
+    k->inner.sym = run_time || !lp_wants_inner(k);
+    lp_shape(k, shape);
     for (int i = 0; i < REPEATS; i++) {
         double at = now(), wall;
         cg_code *c = backend->compile(k, NULL, &fn, &wall, &bytes);
@@ -186,7 +193,7 @@ static void measure(lp_kernel *k, const char *label)
         yard[i] = -triad_rate(n);    /* the best is the highest */
         double at = now();
         for (int64_t r = 0; r < rounds; r++)
-            fn(ptrs, NULL, 0, rows, 0, k->inner.size);
+            fn(ptrs, NULL, shape, 0, rows, 0, k->inner.size);
         t[i] = now() - at;
     }
     double m = best(t, REPEATS), rate = 8.0 * (double)(n * rounds) / m * 1e-9, triads = -best(yard, REPEATS);
@@ -201,6 +208,7 @@ int main(int argc, char **argv)
 {
     const char *want = argc > 1 ? argv[1] : "";
     x = aligned_alloc(64, MOST * 4), y = aligned_alloc(64, MOST * 4), z = aligned_alloc(64, MOST * 4), small = aligned_alloc(64, MOST * 4);
+    run_time = getenv("RUN_TIME") != NULL;
     if (!open_backend() || !x || !y || !z || !small)
         return 1;
     for (int64_t i = 0; i < MOST; i++)
@@ -225,6 +233,9 @@ int main(int argc, char **argv)
     CASE("softmax 16384x1024", softmax(16384, 1024));
     CASE("softmax 64x1024", softmax(64, 1024));
     CASE("softmax 4096x10", softmax(4096, 10));
+    CASE("cheap chain 4x10", chain(4, 10, false, false));
+    CASE("softmax 4x10", softmax(4, 10));
+    CASE("layer_norm 4x10", layer_norm(4, 10, false));
     CASE("layer_norm 16384x1024", layer_norm(16384, 1024, false));
     CASE("layer_norm 16384x1024 streaming", layer_norm(16384, 1024, true));
     CASE("layer_norm 4096x1024", layer_norm(4096, 1024, false));

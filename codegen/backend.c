@@ -32,6 +32,15 @@ static const char *isa_name(void) { return kb_isa_name(kb_cpu_isa()); }
 static void fail(const char *sentence) { kb_fail(KN_E_INTERNAL, "%s", sentence); }
 static const cg_host host = {CG_BACKEND_ABI, kb_alloc, kb_free, env_value, isa_name, fail};
 
+bool cg_checking(void)
+{
+#ifdef NDEBUG
+    return kb_env_int(KB_ENV_KN_CHECK) > 0;
+#else
+    return true;
+#endif
+}
+
 bool cg_interpreting(void) { return strcmp(kb_env(KB_ENV_KN_BACKEND), "interp") == 0; }
 
 static bool open_in(const char *dir)

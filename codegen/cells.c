@@ -36,7 +36,7 @@ int16_t cg_cell_add(cg_cells *c, cg_cell cell)
     if (cell.kind == CELL_REDUCE) {
         cell.row = true;
         cell.time++;
-    } else if (cell.kind == CELL_CONST || cell.kind == CELL_SCALAR) {
+    } else if (cell.kind == CELL_CONST || cell.kind == CELL_SCALAR || cell.kind == CELL_SIZE) {
         cell.row = true;
     } else if (cell.kind != CELL_LOAD) {
         cell.row = !element && c->space.inner;
@@ -177,19 +177,24 @@ static int16_t pointwise(cg_cells *c, uint32_t node)
     return convert(c, cg_cell_add(c, cell), register_type(r.out));
 }
 
-static int16_t mean_of(cg_cells *c, int16_t x, int64_t n)
+/* The row's length less `correction`, at least 0: in the kernel, not in its code's constants, so that one kernel serves all lengths */
+static int16_t length(cg_cells *c, uint8_t type, int64_t correction)
+{
+    return cg_cell_add(c, (cg_cell){.kind = CELL_SIZE, .type = type, .int_value = correction});
+}
+
+static int16_t mean_of(cg_cells *c, int16_t x)
 {
     uint8_t t = x < 0 ? LP_PRED : c->v[x].type;
-    return prim(c, LP_DIV, t, reduce(c, LP_RED_SUM, x), constant(c, t, (double)n));
+    return prim(c, LP_DIV, t, reduce(c, LP_RED_SUM, x), length(c, t, 0));
 }
 
 /* d = x - mean in *d; the sum of squares over n - correction */
-static int16_t var_of(cg_cells *c, int16_t x, int64_t n, int64_t correction, int16_t *d)
+static int16_t var_of(cg_cells *c, int16_t x, int64_t correction, int16_t *d)
 {
     uint8_t t = x < 0 ? LP_PRED : c->v[x].type;
-    *d = prim(c, LP_SUB, t, x, mean_of(c, x, n));
-    int64_t count = n > correction ? n - correction : 0;
-    return prim(c, LP_DIV, t, reduce(c, LP_RED_SUM, prim(c, LP_MUL, t, *d, *d)), constant(c, t, (double)count));
+    *d = prim(c, LP_SUB, t, x, mean_of(c, x));
+    return prim(c, LP_DIV, t, reduce(c, LP_RED_SUM, prim(c, LP_MUL, t, *d, *d)), length(c, t, correction));
 }
 
 static int16_t row_max(cg_cells *c, int16_t x)
@@ -224,11 +229,11 @@ static int16_t reduction(cg_cells *c, uint32_t node)
     else if (logic)
         r = reduce(c, op == OP_all ? LP_RED_AND : LP_RED_OR, x);
     else if (op == OP_mean)
-        r = mean_of(c, x, m->inner);
+        r = mean_of(c, x);
     else if (op == OP_logsumexp)
         r = logsumexp(c, x);
     else if (op == OP_var || op == OP_std)
-        r = var_of(c, x, m->inner, *kb_word(kb_op_info(op), ir_words(g, n), 2), &d);
+        r = var_of(c, x, *kb_word(kb_op_info(op), ir_words(g, n), 2), &d);
     if (op == OP_std)
         r = prim(c, LP_SQRT, t, r, 0);
     return convert(c, r, register_type(g->types[n->type].dtype));
@@ -250,7 +255,7 @@ static int16_t layer_norm(cg_cells *c, uint32_t node)
     const ir_node *n = &g->nodes[node];
     uint8_t t = (uint8_t)c->f->node[node].math;
     int16_t x = operand_as(c, node, 0, t), d;
-    int16_t var = var_of(c, x, c->f->node[node].inner, 0, &d);
+    int16_t var = var_of(c, x, 0, &d);
     bool has_eps = n->n_in > 3 && ir_is(ir_in(g, n, 3));
     int16_t eps = has_eps ? operand_as(c, node, 3, t) : constant(c, t, 1e-5);
     int16_t r = prim(c, LP_DIV, t, constant(c, t, 1), prim(c, LP_SQRT, t, prim(c, LP_ADD, t, var, eps), 0));

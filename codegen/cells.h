@@ -9,7 +9,7 @@
 
 enum { CG_MAX_CELLS = 1024 };
 
-typedef enum cg_cell_kind { CELL_LOAD, CELL_CONST, CELL_SCALAR, CELL_CONVERT, CELL_PRIM, CELL_BODY, CELL_REDUCE } cg_cell_kind;
+typedef enum cg_cell_kind { CELL_LOAD, CELL_CONST, CELL_SCALAR, CELL_SIZE, CELL_CONVERT, CELL_PRIM, CELL_BODY, CELL_REDUCE } cg_cell_kind;
 
 typedef struct cg_cell {
     uint8_t kind, type;         /* type: LP_PRED or a dtype; of a LOAD that of the value in registers (bool: LP_PRED) */
@@ -20,7 +20,7 @@ typedef struct cg_cell {
     const cg_body *body;
     kn_dtype math;
     double value;               /* CONST */
-    int64_t int_value;
+    int64_t int_value;          /* CONST; SIZE: what is taken off the row's length */
     int16_t buffer, scalar;
     int cost;                   /* of this cell alone */
     /* what lower.c finds out */
@@ -36,7 +36,6 @@ typedef struct cg_cells {
     const cg_facts *f;
     const cg_group *group;
     cg_space space;
-    cg_cell v[CG_MAX_CELLS];
     int n;
     int16_t *of_node;           /* by position in the group: the node's value */
     cg_store stores[CG_MAX_NODES];
@@ -47,6 +46,7 @@ typedef struct cg_cells {
     int32_t scalar[32];
     int n_scalars;
     bool full;                  /* a limit was hit */
+    cg_cell v[CG_MAX_CELLS];    /* last, and valid up to n: not cleared from group to group */
 } cg_cells;
 
 bool cg_cells_build(cg_cells *c, const cg_facts *f, const cg_group *group);

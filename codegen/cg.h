@@ -13,7 +13,7 @@
 #include "ir/ir.h"
 
 /* ---- backend: what codegen/llvm/ exports. It links neither form of libkiln; all it needs of us comes in `host` ------------------------ */
-enum { CG_BACKEND_ABI = 1 };
+enum { CG_BACKEND_ABI = 2 };
 typedef struct cg_host {
     uint32_t abi;                               /* CG_BACKEND_ABI */
     void *(*alloc)(size_t size);
@@ -43,19 +43,20 @@ void cg_shutdown(void);                         /* frees kernel cache and backen
 typedef struct cg_program cg_program;
 
 typedef struct cg_stats {
-    int ops, groups, kernels, kernels_compiled /* not found in the cache of equal kernels */, eager_steps, copies;
+    int ops, groups, kernels, kernels_compiled /* by the backend: had no code yet */, eager_steps, copies;
     int64_t arena_bytes, output_bytes, largest_op_bytes;
-    double compile_ms, codegen_ms;              /* whole, and inside the backend */
+    double compile_ms, codegen_ms;              /* whole, and inside the backend (all threads together) */
+    double codegen_wall_ms, plan_ms;            /* the same by the clock; all else: planning, which is what known kernels cost */
 } cg_stats;
 
-typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */; } cg_options;
+typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */, text /* for cg_program_print */; } cg_options;
 
 /* Compiles g (borrowed). Outputs of the program are g's outputs, each fresh, contiguous storage of its own; an output that is a view or an input is refused:
  * callers output roots and rebuild views. NULL after kb_fail. */
 cg_program *cg_compile(const ir_graph *g, const cg_options *o);
 void cg_program_free(cg_program *p);            /* NULL: nothing */
 cg_stats cg_program_stats(const cg_program *p);
-char *cg_program_print(const cg_program *p);    /* steps, kernels, arena; kb_free it */
+char *cg_program_print(const cg_program *p);    /* steps, kernels, arena, where options asked for text; kb_free it */
 
 /* Runs it. inputs[i]: first element of graph input i, laid out as its type says. scalars: 8-byte values. outputs[i] receives a block from
  * kb_data_alloc(cg_output_bytes(p, i)). All allocation happens before the first step that writes an input. On failure no output is left. Any number of

@@ -1,188 +1,19 @@
-/* compile.c: from a graph to a program, and the cache of compiled kernels.
- *
- * THE CACHE holds one entry a distinct kernel (lp_hash, lp_equal) for the life of the process; entries count the programs that use them. Two threads that
- * compile the same kernel at once both do the work, and the later one drops its own. cg_shutdown frees what no program uses.
+/* compile.c: from a graph to a program: passes, groups, kernels, memory plan, code (code.c). Where all kernels have code already, this is planning
+ * alone.
  */
 #include "base/env.h"
 #include "base/error.h"
-#include "base/pool.h"
 #include "codegen/internal.h"
 #include <fenv.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-
-void cg_backend_close(void);
-
-/* ---- kernels ------------------------------------------------------------------------------------------------------------------- */
-struct cg_kernel_entry {
-    cg_kernel_entry *next;
-    uint64_t hash;
-    lp_kernel *k;
-    cg_code *code;              /* NULL: interpreted */
-    lp_fn fn;
-    int64_t users;
-};
-
-enum { BUCKETS = 256 };
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static cg_kernel_entry *buckets[BUCKETS];
 
 static double now_ms(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
-static cg_kernel_entry *find(const lp_kernel *k, uint64_t hash, bool interpreted)
-{
-    for (cg_kernel_entry *e = buckets[hash % BUCKETS]; e; e = e->next)
-        if (e->hash == hash && (e->code == NULL) == interpreted && lp_equal(e->k, k))
-            return e;
-    return NULL;
-}
-
-static void drop(cg_kernel_entry *e)
-{
-    if (e->code)
-        cg_backend_get()->release(e->code);
-    lp_free(e->k);
-    kb_free(e);
-}
-
-cg_kernel_entry *cg_kernel_get(lp_kernel *k, const char *dump_dir, bool *compiled, double *ms)
-{
-    uint64_t hash = lp_hash(k);
-    bool interpreted = cg_interpreting();
-    *compiled = false;
-    pthread_mutex_lock(&lock);
-    cg_kernel_entry *e = find(k, hash, interpreted);
-    if (e)
-        e->users++;
-    pthread_mutex_unlock(&lock);
-    if (e) {
-        lp_free(k);
-        return e;
-    }
-    const cg_backend *b = interpreted ? NULL : cg_backend_get();
-    e = interpreted || b ? kb_calloc(1, sizeof *e) : NULL;
-    if (!e) {
-        lp_free(k);
-        return NULL;
-    }
-    *e = (cg_kernel_entry){.hash = hash, .k = k, .users = 1};
-    size_t bytes = 0;
-    if (b && !(e->code = b->compile(k, dump_dir, &e->fn, ms, &bytes))) {
-        lp_free(k);
-        kb_free(e);
-        return NULL;
-    }
-    *compiled = true;
-    pthread_mutex_lock(&lock);
-    cg_kernel_entry *other = find(k, hash, interpreted);
-    if (other) {
-        other->users++;
-    } else {
-        e->next = buckets[hash % BUCKETS];
-        buckets[hash % BUCKETS] = e;
-    }
-    pthread_mutex_unlock(&lock);
-    if (other)
-        drop(e);
-    return other ? other : e;
-}
-
-void cg_kernel_release(cg_kernel_entry *e)
-{
-    pthread_mutex_lock(&lock);
-    e->users--;
-    pthread_mutex_unlock(&lock);
-}
-
-lp_fn cg_kernel_fn(const cg_kernel_entry *e) { return e->fn; }
-const lp_kernel *cg_kernel_ir(const cg_kernel_entry *e) { return e->k; }
-
-void cg_shutdown(void)
-{
-    bool in_use = false;
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < BUCKETS; i++)
-        for (cg_kernel_entry **at = &buckets[i]; *at;) {
-            cg_kernel_entry *e = *at;
-            if (e->users) {
-                in_use = true;
-                at = &e->next;
-                continue;
-            }
-            *at = e->next;
-            drop(e);
-        }
-    pthread_mutex_unlock(&lock);
-    if (!in_use)
-        cg_backend_close();
-}
-
-/* ---- code for a program's kernels: distinct ones on all threads at once ------------------------------------------------------------- */
-typedef struct job { cg_lowered *lowered; cg_step *step; cg_kernel_entry *entry; bool compiled; double ms; kn_status status; char text[256]; } job;
-typedef struct jobs { job *v; const char *dump_dir; } jobs;
-
-static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
-{
-    jobs *j = arg;
-    (void)worker;
-    kb_thread_get();
-    for (int64_t i = begin; i < end; i++) {
-        job *b = &j->v[i];
-        b->entry = cg_kernel_get(b->lowered->k, j->dump_dir, &b->compiled, &b->ms);
-        b->lowered->k = NULL;
-        if (!b->entry) {        /* the sentence belongs to this worker's thread: carry it over */
-            b->status = kb_error_status() ? kb_error_status() : KN_E_INTERNAL;
-            snprintf(b->text, sizeof b->text, "%s", kb_error_text());
-        }
-    }
-}
-
-static void attach(cg_program *p, cg_step *st, cg_kernel_entry *e)
-{
-    st->entry = e;
-    st->fn = cg_kernel_fn(e);
-    st->k = cg_kernel_ir(e);
-    p->stats.kernels++;
-}
-
-/* The jobs' first kernels of each kind compile in parallel; equal ones then find them in the cache. */
-static kn_status make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir)
-{
-    jobs j = {kb_calloc((size_t)p->n_steps + 1, sizeof(job)), dump_dir};
-    int n = 0;
-    kn_status s = j.v ? KN_OK : kb_error_status();
-    for (int pass = 0; pass < 2 && s == KN_OK; pass++) {
-        int first = n;
-        for (int i = 0; i < p->n_steps; i++) {
-            cg_step *st = &p->steps[i];
-            if (st->eager || st->entry || !lowered[st->group].k)
-                continue;
-            bool repeated = false;
-            for (int q = first; q < n && pass == 0; q++)
-                repeated |= lp_hash(j.v[q].lowered->k) == lp_hash(lowered[st->group].k);
-            if (!repeated)
-                j.v[n++] = (job){.lowered = &lowered[st->group], .step = st};
-        }
-        kb_parallel_for(n - first, 1, run_jobs, &(jobs){j.v + first, dump_dir});
-        for (int q = first; q < n; q++) {
-            job *b = &j.v[q];
-            if (b->entry)
-                attach(p, b->step, b->entry);
-            else if (s == KN_OK)
-                s = kb_fail(b->status, "%s", b->text);
-            p->stats.kernels_compiled += b->compiled;
-            p->stats.codegen_ms += b->ms;
-        }
-    }
-    kb_free(j.v);
-    return s;
 }
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------------ */
@@ -195,6 +26,9 @@ void cg_program_free(cg_program *p)
             cg_kernel_release(p->steps[i].entry);
     for (int64_t i = 0; i < p->n_layouts; i++)
         kb_layout_release(p->layouts[i]);
+    for (int64_t i = 0; i < p->n_kernels; i++)
+        lp_free(p->kernels[i]);
+    kb_free(p->kernels);
     kb_free(p->layouts);
     kb_free(p->text);
     kb_arena_free(&p->arena);
@@ -218,17 +52,6 @@ static void count(cg_program *p, const cg_facts *f)
     }
     p->stats.groups = p->n_steps;
     p->stats.arena_bytes = p->arena_bytes;
-}
-
-static kn_status lower_groups(const cg_facts *f, const cg_groups *gs, cg_lowered *lowered)
-{
-    for (int64_t i = 0; i < gs->n_order; i++) {
-        int32_t group = gs->order[i];
-        kn_status s = gs->v[group].fused ? cg_lower(f, &gs->v[group], group, &lowered[group]) : KN_OK;
-        if (s != KN_OK)
-            return s;
-    }
-    return KN_OK;
 }
 
 static void dump_kernels(const char *dir, const cg_groups *gs, const cg_lowered *lowered)
@@ -268,7 +91,7 @@ static kn_status group_and_lower(builder *b, const ir_graph *g, bool all_eager, 
         s = cg_order(&b->f, &b->gs);
     if (s == KN_OK && !(b->lowered = kb_calloc((size_t)b->gs.n + 1, sizeof *b->lowered)))
         s = kb_error_status();
-    return s == KN_OK ? lower_groups(&b->f, &b->gs, b->lowered) : s;
+    return s == KN_OK ? cg_lower(&b->f, &b->gs, b->lowered) : s;
 }
 
 static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, const char *dir)
@@ -285,10 +108,10 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     if (s == KN_OK)
         s = cg_plan(p, &b.f, &b.gs, b.lowered);
     if (s == KN_OK)
-        s = make_code(p, b.lowered, dir);
+        s = cg_make_code(p, b.lowered, dir);
     if (s == KN_OK) {
         count(p, &b.f);
-        p->text = cg_describe(p, &b.f);
+        p->text = dir || (o && o->text) ? cg_describe(p, &b.f) : NULL;
         if (dir && p->text)
             cg_dump(dir, "program.txt", p->text);
     }
@@ -316,15 +139,44 @@ static ir_graph *copy_graph(const ir_graph *g)
     return NULL;
 }
 
-static cg_program *compile(const ir_graph *g, const cg_options *o)
+/* Is every operator's value used, or the operator there for what it does? */
+static bool all_used(const ir_graph *g)
+{
+    for (int64_t i = 0; i < g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        if (n->op < OP_COUNT && !(n->flags & IR_N_USED) && !(kb_op_info((kb_opcode)n->op)->flags & KB_F_CHECKS))
+            return false;
+    }
+    return true;
+}
+
+/* fold and dce: by the runner, which verifies and dumps, where somebody looks; else straight, and what is dead is only cut out where there is some. */
+static ir_graph *improved(const ir_graph *g)
 {
     static const char *const passes[] = {"fold", "dce"};
+    static const kb_env_id watched[] = {KB_ENV_KN_DUMP, KB_ENV_KN_DUMP_DIR, KB_ENV_KN_SKIP, KB_ENV_KN_STOP};
+    bool plain = !cg_checking();
+    for (size_t i = 0; i < sizeof watched / sizeof *watched; i++)
+        plain = plain && !*kb_env(watched[i]);
+    if (!plain) {
+        ir_graph *copy = copy_graph(g);
+        return copy ? ir_run_passes(copy, passes, 2) : NULL;
+    }
+    ir_graph *folded = ir_pass_find("fold")->run(g);
+    if (!folded || all_used(folded))
+        return folded;
+    ir_graph *live = ir_pass_find("dce")->run(folded);
+    ir_free(folded);
+    return live;
+}
+
+static cg_program *compile(const ir_graph *g, const cg_options *o)
+{
     double start = now_ms();
     char own[1024];
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
-    ir_graph *copy = copy_graph(g);
-    ir_graph *best = copy ? ir_run_passes(copy, passes, 2) : NULL;
+    ir_graph *best = improved(g);
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {
@@ -342,8 +194,10 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
         p = NULL;
     }
     ir_free(best);
-    if (p)
+    if (p) {
         p->stats.compile_ms = now_ms() - start;
+        p->stats.plan_ms = p->stats.compile_ms - p->stats.codegen_wall_ms;
+    }
     return p;
 }
 

@@ -284,9 +284,8 @@ uint32_t cg_body_emit(const cg_body *b, lp_kernel *k, kn_dtype math, const uint3
 }
 
 /* Measured on scratch kernels rather than guessed: the number of instructions, calls counting dearly. */
-int cg_body_cost(const char *name, kn_dtype math)
+static int measured_cost(const cg_body *b, kn_dtype math)
 {
-    const cg_body *b = cg_body_find(name, math);
     lp_kernel *k = b ? lp_new("cost") : NULL;
     if (!k || lp_open_phase(k, LP_MAP) != KN_OK) {
         lp_free(k);
@@ -306,4 +305,19 @@ int cg_body_cost(const char *name, kn_dtype math)
     }
     lp_free(k);
     return cost;
+}
+
+int cg_body_cost(const char *name, kn_dtype math)
+{
+    static int known[sizeof bodies / sizeof bodies[0]][KN_F64 + 1];     /* cost + 1; threads that race write the same */
+    const cg_body *b = cg_body_find(name, math);
+    if (!b || math > KN_F64)
+        return measured_cost(b, math);
+    int *at = &known[b - bodies][math], cost = __atomic_load_n(at, __ATOMIC_RELAXED);
+    if (!cost) {
+        cost = measured_cost(b, math) + 1;
+        if (cost <= 1000)               /* not what a lack of memory gave */
+            __atomic_store_n(at, cost, __ATOMIC_RELAXED);
+    }
+    return cost - 1;
 }

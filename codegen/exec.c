@@ -43,7 +43,7 @@ static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
         i1 = end * BLOCK < st->inner ? end * BLOCK : st->inner;
     }
     if (st->fn)
-        st->fn(ptrs, p->scalars, row0, row1, i0, i1);
+        st->fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
     else
         lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
 }

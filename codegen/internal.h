@@ -41,6 +41,10 @@ typedef struct cg_facts {
     cg_fact *node;
     int32_t *src;               /* by operand (index in g->operands): the last node that wrote its storage before, -1: nobody */
     int32_t *deps;      int64_t n_deps, cap_deps;
+    int32_t *reads;             /* by node: newest operand (index in g->operands) that lives in its storage, -1; next_read leads to older ones */
+    int32_t *next_read;         /* by operand */
+    int32_t *reader;            /* by operand: its node */
+    uint8_t *output;            /* by node: an output lives in its storage */
     bool all_eager;
     int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
 } cg_facts;
@@ -54,7 +58,7 @@ int64_t cg_numel(const kb_type *t);
 /* How a pointwise node is computed: a row of bodies.def and which operands it takes, or a plain conversion (body NULL). */
 typedef struct cg_recipe {
     const cg_body *body;
-    char name[24];
+    const char *name;
     int n;
     ir_ref in[CG_MAX_OPERANDS];
     double fallback[CG_MAX_OPERANDS];   /* where in is IR_NONE */
@@ -93,9 +97,6 @@ typedef struct cg_nest {
 } cg_nest;
 bool cg_nest_make(const cg_space *s, const cg_access *accesses, int n, cg_nest *nest);
 
-/* Everything that a group's members touch, operands and results, each once. */
-typedef struct cg_touch { cg_access access; bool read, written; } cg_touch;
-
 /* ---- groups ----------------------------------------------------------------------------------------------------------------------- */
 typedef struct cg_group {
     int32_t *nodes;             /* ascending */
@@ -124,14 +125,15 @@ typedef struct cg_lowered {
     int32_t scalar[32];                 /* ordinal of the graph's scalar */
     int64_t scratch_bytes;              /* a row */
     int cost;                           /* about instructions an element */
+    uint64_t form;                      /* lp_form of k */
 } cg_lowered;
-kn_status cg_lower(const cg_facts *f, const cg_group *group, int32_t number, cg_lowered *out);
+kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by group; zeroed */);
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------------ */
 /* Where a pointer comes from: a slot of the run's table of bases, plus bytes. */
 typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
 
-typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; compile.c */
+typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; code.c */
 
 typedef struct cg_step {
     bool eager;
@@ -139,7 +141,8 @@ typedef struct cg_step {
     /* a kernel */
     lp_fn fn;                   /* NULL: interpreted */
     cg_kernel_entry *entry;
-    const lp_kernel *k;
+    const lp_kernel *k;         /* interpreted: its own; else the one that was compiled, which may have other sizes */
+    const int64_t *shape;
     int n_ptrs, n_scalars;
     cg_place *ptrs;
     uint8_t scratch[CG_MAX_BUFFERS];    /* 1: this pointer is scratch; its place is within a worker's scratch */
@@ -170,16 +173,16 @@ struct cg_program {
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
     cg_stats stats;
     char *text;
+    lp_kernel **kernels;        int64_t n_kernels, cap_kernels;     /* interpreted ones */
 };
 
 kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered /* by group */);
 void cg_program_fini_steps(cg_program *p);
 
-/* compile.c: code for a kernel, shared between equal ones; takes k over. compiled: it was not in the cache. */
-cg_kernel_entry *cg_kernel_get(lp_kernel *k, const char *dump_dir, bool *compiled, double *ms);
+/* code.c: every kernel step gets its code, from the cache of equal kernels or from the backend. Takes kernels out of lowered. */
+kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir);
 void cg_kernel_release(cg_kernel_entry *e);
-lp_fn cg_kernel_fn(const cg_kernel_entry *e);
-const lp_kernel *cg_kernel_ir(const cg_kernel_entry *e);
+bool cg_checking(void);         /* debug builds, KN_CHECK: graphs and kernels are verified on their way */
 bool cg_interpreting(void);     /* KN_BACKEND=interp */
 const char *cg_env(const char *name);
 

@@ -30,8 +30,14 @@ static const uint8_t rules[LP_OP_COUNT] = {
 
 lp_kernel *lp_new(const char *name)
 {
+    enum { ROOM = 48 };                         /* instructions: most kernels never grow */
     lp_kernel *k = kb_calloc(1, sizeof *k);
-    if (k && name) {
+    if (!k || !(k->insts = kb_alloc(ROOM * sizeof *k->insts))) {
+        kb_free(k);
+        return NULL;
+    }
+    k->cap_insts = ROOM;
+    if (name) {
         size_t n = strlen(name);
         if (n >= sizeof k->name)
             n = sizeof k->name - 1;
@@ -62,7 +68,7 @@ kn_status lp_open_phase(lp_kernel *k, lp_phase_kind kind)
 bool lp_is_row_value(const lp_kernel *k, uint32_t i)
 {
     const lp_inst *n = &k->insts[i];
-    return n->op == LP_CONST || n->op == LP_SCALAR || n->op == LP_REDUCE || k->phases[n->phase].kind == LP_ROW;
+    return n->op == LP_CONST || n->op == LP_SCALAR || n->op == LP_SIZE || n->op == LP_REDUCE || k->phases[n->phase].kind == LP_ROW;
 }
 
 /* ---- value numbering --------------------------------------------------------------------------------------------------------- */
@@ -105,7 +111,7 @@ static bool inst_equal(const lp_inst *a, const lp_inst *b)
 
 static int table_grow(lp_kernel *k)
 {
-    int64_t size = k->table_size ? k->table_size * 2 : 64;
+    int64_t size = k->table_size ? k->table_size * 2 : 256;
     uint32_t *t = kb_calloc((size_t)size, sizeof *t);
     if (!t)
         return 0;
@@ -161,19 +167,23 @@ uint32_t lp_emit(lp_kernel *k, lp_inst i)
 }
 
 /* ---- equality ------------------------------------------------------------------------------------------------------------------ */
-uint64_t lp_hash(const lp_kernel *k)
+static bool huge(const lp_kernel *k) { return k->inner.size > INT32_MAX; }      /* positions don't fit 32 bits */
+static int inner_class(const lp_buffer *b) { return b->inner_stride == 0 ? 0 : b->inner_stride == 1 ? 1 : 2; }
+
+/* What the code of a buffer's accesses depends on, as a number */
+static uint64_t buffer_form(const lp_buffer *b, int n_outer)
 {
-    uint64_t h = mix((uint64_t)k->n_outer, (uint64_t)k->inner.size);
-    h = mix(h, k->inner.sym);
-    for (int d = 0; d < k->n_outer; d++)
-        h = mix(mix(h, (uint64_t)k->outer[d].size), k->outer[d].sym);
-    for (int64_t b = 0; b < k->n_buffers; b++) {
-        const lp_buffer *f = &k->buffers[b];
-        h = mix(h, (uint64_t)f->dtype << 8 | (uint64_t)f->read << 2 | (uint64_t)f->written << 1 | f->streaming);
-        h = mix(mix(h, (uint64_t)f->offset), (uint64_t)f->inner_stride);
-        for (int d = 0; d < k->n_outer; d++)
-            h = mix(h, (uint64_t)f->stride[d]);
-    }
+    uint64_t form = (uint64_t)b->dtype << 8 | (uint64_t)inner_class(b) << 4 | (uint64_t)b->read << 1 | b->written;
+    for (int d = 0; d < n_outer; d++)
+        form |= (uint64_t)(b->stride[d] != 0) << (16 + d);
+    return form;
+}
+
+uint64_t lp_form(const lp_kernel *k)
+{
+    uint64_t h = mix((uint64_t)k->n_outer, huge(k));
+    for (int64_t b = 0; b < k->n_buffers; b++)
+        h = mix(mix(h, buffer_form(&k->buffers[b], k->n_outer)), (uint64_t)k->buffers[b].offset);
     for (int s = 0; s < k->n_scalars; s++)
         h = mix(h, k->scalar_dtype[s]);
     for (int p = 0; p < k->n_phases; p++)
@@ -183,22 +193,21 @@ uint64_t lp_hash(const lp_kernel *k)
     return h;
 }
 
-static bool buffer_equal(const lp_buffer *a, const lp_buffer *b, int n_outer)
+uint64_t lp_hash(const lp_kernel *k)
 {
-    return a->dtype == b->dtype && a->read == b->read && a->written == b->written && a->streaming == b->streaming && a->offset == b->offset
-           && a->inner_stride == b->inner_stride && memcmp(a->stride, b->stride, (size_t)n_outer * sizeof *a->stride) == 0;
+    uint64_t h = mix(lp_form(k), k->inner.sym ? 0 : (uint64_t)k->inner.size);
+    for (int64_t b = 0; b < k->n_buffers; b++)
+        h = mix(h, (uint64_t)k->buffers[b].streaming << 1 | k->buffers[b].ahead);
+    return h;
 }
 
-bool lp_equal(const lp_kernel *a, const lp_kernel *b)
+bool lp_same_form(const lp_kernel *a, const lp_kernel *b)
 {
-    if (a->n_outer != b->n_outer || a->inner.size != b->inner.size || a->inner.sym != b->inner.sym || a->n_insts != b->n_insts
-        || a->n_buffers != b->n_buffers || a->n_scalars != b->n_scalars || a->n_phases != b->n_phases)
+    if (a->n_outer != b->n_outer || huge(a) != huge(b) || a->n_insts != b->n_insts || a->n_buffers != b->n_buffers || a->n_scalars != b->n_scalars
+        || a->n_phases != b->n_phases)
         return false;
-    for (int d = 0; d < a->n_outer; d++)
-        if (a->outer[d].size != b->outer[d].size || a->outer[d].sym != b->outer[d].sym)
-            return false;
     for (int64_t i = 0; i < a->n_buffers; i++)
-        if (!buffer_equal(&a->buffers[i], &b->buffers[i], a->n_outer))
+        if (buffer_form(&a->buffers[i], a->n_outer) != buffer_form(&b->buffers[i], b->n_outer) || a->buffers[i].offset != b->buffers[i].offset)
             return false;
     for (int p = 0; p < a->n_phases; p++)
         if (a->phases[p].kind != b->phases[p].kind || a->phases[p].n != b->phases[p].n)
@@ -207,6 +216,58 @@ bool lp_equal(const lp_kernel *a, const lp_kernel *b)
         if (!inst_equal(&a->insts[i], &b->insts[i]))
             return false;
     return memcmp(a->scalar_dtype, b->scalar_dtype, (size_t)a->n_scalars) == 0;
+}
+
+bool lp_same_hints(const lp_kernel *a, const lp_kernel *b)
+{
+    for (int64_t i = 0; i < a->n_buffers; i++)
+        if (a->buffers[i].streaming != b->buffers[i].streaming || a->buffers[i].ahead != b->buffers[i].ahead)
+            return false;
+    return true;
+}
+
+bool lp_equal(const lp_kernel *a, const lp_kernel *b)
+{
+    return !a->inner.sym == !b->inner.sym && (a->inner.sym || a->inner.size == b->inner.size) && lp_same_form(a, b) && lp_same_hints(a, b);
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------------------------------------------ */
+bool lp_reduces(const lp_kernel *k)
+{
+    for (int64_t i = 0; i < k->n_insts && k->n_phases == 1; i++)
+        if (k->insts[i].op == LP_REDUCE)
+            return true;
+    return k->n_phases > 1;
+}
+
+bool lp_wants_inner(const lp_kernel *k) { return (k->n_outer > 0 && k->inner.size <= LP_SHORT_ROW) || lp_reduces(k); }
+
+/* One phase: some lines ahead, which hardware stops doing at each page. Several: the next row, where rows are long enough. */
+void lp_set_ahead(lp_kernel *k)
+{
+    enum { ROW = 1024, TENSOR = 8 << 20 };      /* bytes */
+    for (int64_t i = 0; i < k->n_buffers; i++) {
+        lp_buffer *b = &k->buffers[i];
+        int64_t element = (int64_t)kb_dtype_bytes(b->dtype), bytes = k->inner.size * element;
+        for (int d = 0; d < k->n_outer; d++)
+            bytes *= b->stride[d] ? k->outer[d].size : 1;
+        bool rows = k->n_outer && b->stride[k->n_outer - 1] * element >= ROW;
+        b->ahead = b->read && b->inner_stride == 1 && bytes >= TENSOR && (k->n_phases == 1 || rows);
+    }
+}
+
+void lp_shape(const lp_kernel *k, int64_t *words)
+{
+    *words++ = k->inner.size;
+    for (int d = 0; d < k->n_outer; d++)
+        *words++ = k->outer[d].size;
+    for (int64_t i = 0; i < k->n_buffers; i++) {
+        const lp_buffer *b = &k->buffers[i];
+        int64_t element = (int64_t)kb_dtype_bytes(b->dtype);
+        for (int d = 0; d < k->n_outer; d++)
+            *words++ = b->stride[d] * element;
+        *words++ = b->inner_stride * element;
+    }
 }
 
 /* ---- verifier ------------------------------------------------------------------------------------------------------------------ */
@@ -253,8 +314,8 @@ static kn_status check_types(const lp_kernel *k, int64_t at)
         return a != LP_PRED && a != KN_BOOL && i->type != LP_PRED && i->type != KN_BOOL ? KN_OK : bad(k, at, "CVT is for numbers");
     case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RINT: case LP_FLOOR:
     case LP_CEIL: case LP_TRUNC: case LP_COPYSIGN: case LP_LT: case LP_LE: case LP_GT: case LP_GE: case LP_EQ: case LP_NE: case LP_AND: case LP_OR:
-    case LP_XOR: case LP_SHL: case LP_SHR: case LP_USHR: case LP_CALL1: case LP_CALL2: case LP_CONST: case LP_SCALAR: case LP_INDEX:
-    case LP_OP_COUNT:
+    case LP_XOR: case LP_SHL: case LP_SHR: case LP_USHR: case LP_CALL1: case LP_CALL2: case LP_CONST: case LP_SCALAR: case LP_SIZE:
+    case LP_INDEX: case LP_OP_COUNT:
         break;
     }
     if ((n > 1 && a != b) || (n > 2 && a != c))

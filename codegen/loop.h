@@ -14,10 +14,12 @@
  * BUFFERS. Element (o, i) of buffer b is at byte base + (offset + sum o[d]*stride[d] + i*inner_stride) * elem. Two buffers of a kernel may be the same memory only
  * where the loads and stores of the kernel are at the same coordinates (in place), never at different ones.
  *
- * SIZES are constants of the kernel in this version of the IR; the fields carry a symbol number beside them (0: constant) so that kernels can take sizes
- * as run-time arguments: dims[d].sym, strides' sym.
+ * SIZES. Machine code takes outer sizes and strides at run time, from the SHAPE that lp_shape writes. It may hold: the number of dimensions, which outer
+ * strides are zero, whether an inner stride is 0, 1 or another, buffer offsets, hints, and the inner size where inner.sym is 0. Where inner.sym is set,
+ * the inner size is a run-time value too: one compiled kernel serves every size. Rows whose length the code knows are faster when they are short.
  *
- * Kernels are equal when their loop IR is: lp_hash and lp_equal ignore names.
+ * Kernels are equal when one's machine code serves the other: lp_hash and lp_equal ignore names and run-time sizes. Who interprets a kernel uses his
+ * own copy, for its sizes.
  */
 #ifndef LOOP_H
 #define LOOP_H
@@ -52,13 +54,14 @@ typedef struct lp_inst {
 typedef enum lp_phase_kind { LP_MAP, LP_ROW } lp_phase_kind;
 typedef struct lp_phase { lp_phase_kind kind; uint32_t first, n; } lp_phase;    /* a contiguous run of instructions */
 
-typedef struct lp_dim { int64_t size; uint32_t sym; } lp_dim;
-enum { LP_MAX_OUTER = 7, LP_MAX_PHASES = 16 };
+typedef struct lp_dim { int64_t size; uint32_t sym; /* not 0: a run-time value; outer sizes always are */ } lp_dim;
+enum { LP_MAX_OUTER = 7, LP_MAX_PHASES = 16, LP_SHORT_ROW = 256 /* elements: rows that nobody splits */ };
 
 typedef struct lp_buffer {
     kn_dtype dtype;
     bool read, written;
     bool streaming;                 /* a large output that nobody re-reads soon: non-temporal stores allowed */
+    bool ahead;                     /* read from memory rather than from a cache: worth fetching ahead */
     int64_t offset;                 /* elements, added to the pointer that the program gives */
     int64_t stride[LP_MAX_OUTER];   /* elements, by outer dimension; 0: broadcast */
     int64_t inner_stride;
@@ -87,14 +90,25 @@ uint32_t lp_emit(lp_kernel *k, lp_inst i);      /* value-numbers pure instructio
 char *lp_print(const lp_kernel *k);             /* for dumps; kb_free it */
 uint64_t lp_hash(const lp_kernel *k);
 bool lp_equal(const lp_kernel *a, const lp_kernel *b);
+/* Equal but for the inner size, whether it is a run-time value, and the buffers' hints; lp_form is the hash that goes with it. */
+bool lp_same_form(const lp_kernel *a, const lp_kernel *b);
+uint64_t lp_form(const lp_kernel *k);
+bool lp_same_hints(const lp_kernel *a, const lp_kernel *b);
+bool lp_reduces(const lp_kernel *k);            /* whole rows at a time: reductions, or several phases */
+bool lp_wants_inner(const lp_kernel *k);        /* code for a known inner size would be faster */
+void lp_set_ahead(lp_kernel *k);                /* the hints of buffers that are read, from their sizes */
+
+/* What machine code reads of a kernel's sizes: the inner size, the outer sizes, then for each buffer its outer strides and its inner stride in bytes. */
+static inline int64_t lp_shape_words(const lp_kernel *k) { return 1 + k->n_outer + k->n_buffers * (k->n_outer + 1); }
+void lp_shape(const lp_kernel *k, int64_t *words);
 kn_status lp_verify(const lp_kernel *k);
 extern const char *const lp_op_names[LP_OP_COUNT];
 extern const uint8_t lp_op_operands[LP_OP_COUNT];       /* how many values it takes: a, b, c in this order */
 bool lp_is_row_value(const lp_kernel *k, uint32_t i);   /* uniform along the row and visible to later phases */
 
 /* Machine code of a kernel: rows [row0, row1) of the flattened outer dimensions, inner elements [i0, i1) (a kernel with reductions or more than one phase
- * is always given the whole inner dimension). ptrs: one a buffer; scalars: 8-byte values. */
-typedef void (*lp_fn)(void *const *ptrs, const int64_t *scalars, int64_t row0, int64_t row1, int64_t i0, int64_t i1);
+ * is always given the whole inner dimension). ptrs: one a buffer; scalars: 8-byte values; shape: see lp_shape. */
+typedef void (*lp_fn)(void *const *ptrs, const int64_t *scalars, const int64_t *shape, int64_t row0, int64_t row1, int64_t i0, int64_t i1);
 
 /* The definition in plain C, element by element, slow: the oracle for backends. */
 void lp_interpret(const lp_kernel *k, void *const *ptrs, const int64_t *scalars, int64_t row0, int64_t row1, int64_t i0, int64_t i1);

@@ -259,6 +259,7 @@ static cell step(run *r, int64_t at, int64_t i)
     case LP_CALL1: case LP_CALL2: return call(n->imm.name, a, b);
     case LP_CONST: out.bits = n->imm.bits; return out;
     case LP_SCALAR: return scalar(r, n);
+    case LP_SIZE: out.l = r->k->inner.size > (int64_t)n->imm.bits ? r->k->inner.size - (int64_t)n->imm.bits : 0; return convert(KN_I64, n->type, out);
     case LP_INDEX: out.l = (int)n->a < r->k->n_outer ? r->at[n->a] : i; return out;
     case LP_LOAD: memcpy(&out, address(r, n->a, i), kb_dtype_bytes((kn_dtype)n->type)); return out;
     case LP_STORE: memcpy(address(r, n->b, i), &a, kb_dtype_bytes((kn_dtype)n->type)); return out;

@@ -64,6 +64,8 @@ static void print_inst(text *t, const lp_kernel *k, int64_t at)
         put(t, " -> b%u", i->b);
     else if (i->op == LP_SCALAR || i->op == LP_INDEX)
         put(t, " %u", i->a);
+    else if (i->op == LP_SIZE)
+        put(t, " less %lld", (long long)i->imm.bits);
     put(t, " : %s\n", type_name(i->type));
 }
 
@@ -73,11 +75,11 @@ char *lp_print(const lp_kernel *k)
     put(&t, "kernel %s rows [", k->name);
     for (int d = 0; d < k->n_outer; d++)
         put(&t, "%s%lld", d ? ", " : "", (long long)k->outer[d].size);
-    put(&t, "] inner %lld scalars %d\n", (long long)k->inner.size, k->n_scalars);
+    put(&t, "] inner %lld%s scalars %d\n", (long long)k->inner.size, k->inner.sym ? " (run time)" : "", k->n_scalars);
     for (int64_t b = 0; b < k->n_buffers; b++) {
         const lp_buffer *f = &k->buffers[b];
-        put(&t, "  b%lld: %s%s%s%s offset %lld strides [", (long long)b, kb_dtypes[f->dtype].name, f->read ? " read" : "", f->written ? " written" : "",
-            f->streaming ? " streaming" : "", (long long)f->offset);
+        put(&t, "  b%lld: %s%s%s%s%s offset %lld strides [", (long long)b, kb_dtypes[f->dtype].name, f->read ? " read" : "", f->written ? " written" : "",
+            f->streaming ? " streaming" : "", f->ahead ? " ahead" : "", (long long)f->offset);
         for (int d = 0; d < k->n_outer; d++)
             put(&t, "%s%lld", d ? ", " : "", (long long)f->stride[d]);
         put(&t, "] inner %lld\n", (long long)f->inner_stride);

@@ -8,6 +8,7 @@
  */
 #include "base/error.h"
 #include "codegen/cells.h"
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,12 +16,12 @@
 enum { CHEAP = 12 };            /* instructions that are better done again than stored and loaded */
 
 typedef struct lowering {
-    cg_cells c;
     lp_kernel *k;
     int last;                   /* the latest pass */
     int store_time[CG_MAX_NODES];
     int n_scratch;
     bool scratch[CG_MAX_BUFFERS], late_row;
+    cg_cells c;
 } lowering;
 
 /* ---- who is needed when -------------------------------------------------------------------------------------------------------- */
@@ -35,7 +36,7 @@ static int again_cost(const cg_cells *c, int i, int limit)
     return cost;
 }
 
-static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_LOAD; }
+static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD; }
 
 static void spill(lowering *l, int i)
 {
@@ -163,6 +164,7 @@ static uint32_t compute(lowering *l, const cg_cell *v)
     case CELL_LOAD: return load(l, v->buffer);
     case CELL_CONST: return constant(k, v, v->type);
     case CELL_SCALAR: return scalar(k, v, v->type);
+    case CELL_SIZE: return cg_e0(k, LP_SIZE, v->type, 0, (uint64_t)v->int_value);
     case CELL_CONVERT: return cg_convert(k, o[0], v->type);
     case CELL_PRIM: return cg_e3(k, (lp_op)v->op, v->type, o[0], o[1], o[2]);
     case CELL_BODY: return v->body ? cg_body_emit(v->body, k, v->math, o) : CG_BAD;
@@ -289,14 +291,27 @@ static void name_kernel(lowering *l, int32_t number)
 {
     const cg_group *g = l->c.group;
     char *s = l->k->name;
-    size_t size = sizeof l->k->name, at = (size_t)snprintf(s, size, "k%d", (int)number);
-    for (int i = 0; i < g->n && at + 2 < size; i++)
-        at += (size_t)snprintf(s + at, size - at, "_%s", ir_op_name(l->c.f->g->nodes[g->nodes[i]].op));
+    size_t at = (size_t)snprintf(s, sizeof l->k->name, "k%d", (int)number);
+    for (int i = 0; i < g->n; i++) {
+        const char *op = ir_op_name(l->c.f->g->nodes[g->nodes[i]].op);
+        size_t n = strlen(op);
+        if (at + n + 2 > sizeof l->k->name)
+            break;
+        s[at++] = '_';
+        memcpy(s + at, op, n + 1);
+        at += n;
+    }
 }
 
 static int64_t large_output(void)
 {
-    long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    static long known;                          /* asking takes microseconds in a virtual machine; threads that race write the same */
+    long l3 = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!l3) {
+        l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+        l3 = l3 > 0 ? l3 : -1;
+        __atomic_store_n(&known, l3, __ATOMIC_RELAXED);
+    }
     int64_t limit = 32 << 20;                   /* virtual machines report a whole host's cache; from here on streaming was measured faster */
     return l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit;
 }
@@ -316,6 +331,8 @@ static void finish(lowering *l, cg_lowered *out)
             out->scratch_bytes += (k->inner.size * bytes + 63) / 64 * 64;
         f->streaming = f->written && !f->read && !l->scratch[b] && f->inner_stride == 1 && total * bytes >= large_output();
     }
+    lp_set_ahead(k);
+    k->inner.sym = !lp_wants_inner(k);
     k->n_scalars = l->c.n_scalars;
     for (int s = 0; s < l->c.n_scalars; s++) {
         out->scalar[s] = l->c.scalar[s];
@@ -324,7 +341,7 @@ static void finish(lowering *l, cg_lowered *out)
     for (int64_t i = 0; i < k->n_insts; i++) {
         lp_op op = (lp_op)k->insts[i].op;
         if (k->phases[k->insts[i].phase].kind == LP_MAP)
-            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_SQRT ? 4 : op == LP_CONST ? 0 : 1;
+            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_SQRT ? 4 : op == LP_CONST || op == LP_SIZE ? 0 : 1;
     }
     out->k = k;
 }
@@ -350,7 +367,7 @@ static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, in
     }
     name_kernel(l, number);
     finish(l, out);
-    kn_status s = lp_verify(l->k);
+    kn_status s = cg_checking() ? lp_verify(l->k) : KN_OK;
     if (s != KN_OK) {
         lp_free(l->k);
         out->k = NULL;
@@ -358,13 +375,17 @@ static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, in
     return s;
 }
 
-kn_status cg_lower(const cg_facts *f, const cg_group *group, int32_t number, cg_lowered *out)
+kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out)
 {
-    lowering *l = kb_calloc(1, sizeof *l);
-    *out = (cg_lowered){0};
-    if (!l)
-        return kb_error_status();
-    kn_status s = lower(l, f, group, number, out);
+    lowering *l = kb_alloc(sizeof *l);
+    kn_status s = l ? KN_OK : kb_error_status();
+    for (int64_t i = 0; i < gs->n_order && s == KN_OK; i++) {
+        int32_t group = gs->order[i];
+        if (!gs->v[group].fused)
+            continue;
+        memset(l, 0, offsetof(lowering, c) + offsetof(cg_cells, v));
+        s = lower(l, f, &gs->v[group], group, &out[group]);
+    }
     kb_free(l);
     return s;
 }

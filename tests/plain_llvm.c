@@ -21,6 +21,7 @@ static lp_kernel *scale(float by, int64_t n)
 /* Compiles, runs and releases */
 static void once(int i)
 {
+    int64_t shape[16];
     float x[40], y[40], by = (float)(i % 50) + 1.5f;
     lp_kernel *k = scale(by, 40);
     void *ptrs[] = {x, y};
@@ -30,8 +31,9 @@ static void once(int i)
     cg_code *c = backend->compile(k, NULL, &fn, &ms, &bytes);
     for (int j = 0; j < 40; j++)
         x[j] = (float)j;
+    lp_shape(k, shape);
     if (c)
-        fn(ptrs, NULL, 0, 1, 0, 40);
+        fn(ptrs, NULL, shape, 0, 1, 0, 40);
     for (int j = 0; j < 40; j++)
         if (!c || y[j] != (float)j * by)
             __atomic_store_n(&wrong, 1, __ATOMIC_RELAXED);

@@ -142,12 +142,14 @@ Test(llvm, storage_types)
         uint8_t src[800], twice[800], halved[800];
         void *ptrs[] = {src, wide, twice, halved};
         kit_fill(src, types[i], n, 5, false);
+        int64_t shape[64];
         lp_fn fn;
         double ms;
         size_t bytes;
         cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        lp_shape(k, shape);
         cr_assert_not_null(c, "%s", kit_failure());
-        fn(ptrs, NULL, 0, 1, 0, n);
+        fn(ptrs, NULL, shape, 0, 1, 0, n);
         int64_t top = types[i] == KN_U8 ? 255 : types[i] == KN_I8 ? 127 : 32767, low = types[i] == KN_U8 ? 0 : -top - 1;
         for (int64_t j = 0; j < n; j++) {
             int64_t v = types[i] == KN_U8 ? src[j] : types[i] == KN_I8 ? (int8_t)src[j] : ((int16_t *)src)[j];
@@ -203,10 +205,12 @@ static void half_format(kn_dtype t, int fraction, int bias)
         kit_store(k, kit_op(k, LP_CVT, KN_F32, kit_load(k, in), 0, 0), out1);
         kit_store(k, kit_op(k, LP_CVT, t, kit_load(k, in2), 0, 0), out2);
         void *ptrs[] = {all, wide, x, again};
+        int64_t shape[64];
         lp_fn fn;
         double ms;
         size_t bytes;
         cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        lp_shape(k, shape);
         lp_free(k);
         if (t == KN_F16 && isa_ == 0) {     /* no instruction for it */
             cr_assert_null(c);
@@ -214,7 +218,7 @@ static void half_format(kn_dtype t, int fraction, int bias)
             continue;
         }
         cr_assert_not_null(c, "%s", kit_failure());
-        fn(ptrs, NULL, 0, 1, 0, 65536);
+        fn(ptrs, NULL, shape, 0, 1, 0, 65536);
         for (unsigned i = 0; i < 65536; i++) {
             double want = half_value(i, fraction, bias), got = half_value(again[i], fraction, bias), near = half_round(x[i], fraction,
                 bias);
@@ -374,10 +378,12 @@ Test(llvm, extremum_zeros_and_nans)
         uint32_t r = kit_reduce(k, max ? LP_RED_MAX : LP_RED_MIN, kit_load(k, bx));
         lp_open_phase(k, LP_ROW);
         kit_store(k, r, bo);
+        int64_t shape[64];
         lp_fn fn;
         double ms;
         size_t bytes;
         cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        lp_shape(k, shape);
         cr_assert_not_null(c, "%s", kit_failure());
         float result;
         void *ptrs[] = {x, &result};
@@ -387,12 +393,12 @@ Test(llvm, extremum_zeros_and_nans)
                 x[i] = max ? -1.0f - (float)(i % 5) : 1.0f + (float)(i % 5);
             x[second] = trial & 1 ? 0.0f : -0.0f;
             x[first] = trial & 2 ? 0.0f : -0.0f;
-            fn(ptrs, NULL, 0, 1, 0, n);
+            fn(ptrs, NULL, shape, 0, 1, 0, n);
             cr_assert(result == 0 && signbit(result) == signbit(x[first]), "%s n %lld zeros at %lld, %lld", isas[isa_], (long long)n,
                 (long long)first,
                 (long long)second);
             x[second] = NAN;
-            fn(ptrs, NULL, 0, 1, 0, n);
+            fn(ptrs, NULL, shape, 0, 1, 0, n);
             cr_assert(isnan(result));
         }
         b->release(c);
@@ -415,14 +421,16 @@ Test(llvm, sums_of_negative_zeros)
         uint32_t r = kit_reduce(k, LP_RED_SUM, kit_load(k, bx));
         lp_open_phase(k, LP_ROW);
         kit_store(k, r, bo);
+        int64_t shape[64];
         lp_fn fn;
         double ms;
         size_t bytes;
         cg_code *c = b->compile(k, NULL, &fn, &ms, &bytes);
+        lp_shape(k, shape);
         cr_assert_not_null(c, "%s", kit_failure());
         float sum = 1;
         void *ptrs[] = {x, &sum};
-        fn(ptrs, NULL, 0, 1, 0, tails[i]);
+        fn(ptrs, NULL, shape, 0, 1, 0, tails[i]);
         cr_assert(sum == 0 && signbit(sum), "%s, %lld elements", isas[isa_], (long long)tails[i]);
         b->release(c);
         lp_free(k);
@@ -468,7 +476,7 @@ static lp_kernel *layer_norm(int64_t rows, int64_t n)
     lp_open_phase(k, LP_MAP);
     uint32_t s = kit_reduce(k, LP_RED_SUM, kit_load(k, bx));
     lp_open_phase(k, LP_ROW);
-    count = kit_f32(k, (float)n);
+    count = kit_op(k, LP_SIZE, KN_F32, 0, 0, 0);
     uint32_t mean = kit_op(k, LP_DIV, KN_F32, s, count, 0);
     kit_store(k, mean, bm);
     lp_open_phase(k, LP_MAP);
@@ -500,6 +508,92 @@ Test(llvm, prefetched_rows)
         lp_kernel *k = layer_norm(700, 4500);
         k->buffers[1].streaming = streaming;
         HOLDS(kit_compare(k, KIT_PLAIN, 3));
+    }
+}
+
+/* ---- one code, many shapes ------------------------------------------------------------------------------------------------------------ */
+/* Rows over two dimensions of a tensor whose columns stand apart, the second one broadcast; sum, extremum and a bool that says which elements are above */
+static lp_kernel *strided_rows(int64_t a, int64_t b, int64_t n)
+{
+    int64_t outer[2] = {a, b};
+    lp_kernel *k = kit_kernel("strided_rows", 2, outer, n);
+    uint32_t bx = kit_buffer(k, KN_F32, false), by = kit_buffer(k, KN_F32, false), bo = kit_buffer(k, KN_BOOL, true), bm = kit_buffer(k, KN_BOOL, false);
+    uint32_t bs = kit_row_buffer(k, KN_F32, true), bt = kit_row_buffer(k, KN_F32, true);
+    lp_buffer *x = &k->buffers[bx], *y = &k->buffers[by];
+    x->stride[0] = n * b, x->stride[1] = 1, x->inner_stride = b > 1 ? b : 2, x->stride[0] *= 2;
+    y->stride[0] = 0, y->stride[1] = 3;
+    k->buffers[bs].stride[0] = 1, k->buffers[bs].stride[1] = a;
+    lp_open_phase(k, LP_MAP);
+    uint32_t v = kit_op(k, LP_SUB, KN_F32, kit_load(k, bx), kit_load(k, by), 0);
+    v = kit_op(k, LP_SEL, KN_F32, kit_op(k, LP_TEST, LP_PRED, kit_load(k, bm), 0, 0), v, kit_f32(k, 0.25f));
+    uint32_t s = kit_reduce(k, LP_RED_SUM, v), m = kit_reduce(k, LP_RED_MAX, v);
+    lp_open_phase(k, LP_ROW);
+    uint32_t mean = kit_op(k, LP_DIV, KN_F32, s, kit_op(k, LP_SIZE, KN_F32, 0, 0, 0), 0);
+    kit_store(k, mean, bs);
+    kit_store(k, m, bt);
+    lp_open_phase(k, LP_MAP);
+    kit_store(k, kit_op(k, LP_MASK, KN_BOOL, kit_op(k, LP_GT, LP_PRED, kit_load(k, by), mean, 0), 0, 0), bo);
+    return k;
+}
+
+static lp_kernel *mixed_at(int64_t a, int64_t b, int64_t n) { return mixed_map(2, (int64_t[]){a, b}, n); }
+static lp_kernel *mixed3_at(int64_t a, int64_t b, int64_t n) { return mixed_map(3, (int64_t[]){a, b, 3}, n); }
+static lp_kernel *mixed0_at(int64_t a, int64_t b, int64_t n) { return (void)a, (void)b, mixed_map(0, NULL, n); }
+static lp_kernel *softmax_at(int64_t a, int64_t b, int64_t n) { return softmax(a * b, n); }
+static lp_kernel *layer_norm_at(int64_t a, int64_t b, int64_t n) { return layer_norm(a * b, n); }
+static lp_kernel *streaming_at(int64_t a, int64_t b, int64_t n)
+{
+    lp_kernel *k = layer_norm(a * b, n);
+    k->buffers[1].streaming = true;
+    return k;
+}
+static lp_kernel *ints_at(int64_t a, int64_t b, int64_t n) { return (void)a, (void)b, reductions(KN_I64, n, true); }
+static lp_kernel *doubles_at(int64_t a, int64_t b, int64_t n) { return (void)a, (void)b, reductions(KN_F64, n, false); }
+
+static const struct { const char *name; lp_kernel *(*make)(int64_t a, int64_t b, int64_t n); bool map; } shaped[] = {
+    {"mixed", mixed_at, true}, {"mixed3", mixed3_at, true}, {"mixed0", mixed0_at, true}, {"softmax", softmax_at, false}, {"layer_norm", layer_norm_at, false},
+    {"streaming", streaming_at, false}, {"ints", ints_at, false}, {"doubles", doubles_at, false}, {"strided_rows", strided_rows, false},
+};
+static const int64_t row_counts[][2] = {{1, 1}, {2, 3}, {5, 1}, {1, 7}, {3, 4}};
+
+/* The code was made for one shape; all others run it, whole and in pieces that start at any row */
+static void run_shapes(size_t which, const int64_t *sizes, int n_sizes, bool run_time)
+{
+    lp_fn fn;
+    lp_kernel *k = shaped[which].make(2, 2, sizes[0]);
+    k->inner.sym = run_time;
+    cg_code *code = kit_compile(k, &fn);
+    cr_assert_not_null(code, "%s: %s", shaped[which].name, kit_failure());
+    for (int i = 0; i < n_sizes; i++) {
+        const int64_t *rows = row_counts[i % 5];
+        lp_kernel *other = shaped[which].make(rows[0], rows[1], sizes[i]);
+        other->inner.sym = run_time;
+        cr_assert(lp_equal(k, other) && lp_hash(k) == lp_hash(other), "%s: another kernel at %lld", shaped[which].name, (long long)sizes[i]);
+        unsigned how = i % 2 ? KIT_PLAIN : 0, cut = shaped[which].map && i % 3 == 0 ? KIT_PARTS : KIT_ROWS;
+        const char *wrong = kit_run(fn, other, how, (unsigned)i);
+        cr_assert(!wrong, "%s, %lld x %lld rows: %s", shaped[which].name, (long long)rows[0], (long long)rows[1], wrong);
+        wrong = kit_run(fn, other, how | cut, (unsigned)i);
+        cr_assert(!wrong, "%s, %lld x %lld rows in pieces: %s", shaped[which].name, (long long)rows[0], (long long)rows[1], wrong);
+        lp_free(other);
+    }
+    kit_release(code);
+    lp_free(k);
+}
+
+Test(llvm, one_code_serves_all_sizes)
+{
+    EACH_ISA for (size_t i = 0; i < sizeof shaped / sizeof *shaped; i++) {
+        run_shapes(i, tails, N_TAILS, true);
+        run_shapes(i, tails + N_TAILS / 2, N_TAILS - N_TAILS / 2, true);
+    }
+}
+
+Test(llvm, one_code_serves_all_rows)
+{
+    static const int64_t sizes[] = {1, 10, 33, 300, 4097};
+    EACH_ISA for (size_t i = 0; i < sizeof shaped / sizeof *shaped; i++) for (int s = 0; s < 5; s++) {
+        int64_t same[] = {sizes[s], sizes[s], sizes[s], sizes[s], sizes[s]};
+        run_shapes(i, same, 5, false);
     }
 }
 

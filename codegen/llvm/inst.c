@@ -71,7 +71,7 @@ LLVMValueRef ll_get(ll_emit *e, uint32_t i, int width)
 }
 
 /* ---- calls over stack blocks -------------------------------------------------------------------------------------------------- */
-static LLVMValueRef slot(ll_emit *e, int i)
+LLVMValueRef ll_slot(ll_emit *e, int i)
 {
     if (!e->slot[i]) {
         LLVMBasicBlockRef here = LLVMGetInsertBlock(e->b);
@@ -94,11 +94,11 @@ static LLVMValueRef helper(ll_emit *e, const char *symbol, LLVMValueRef *x, int 
         LLVMAddAttributeAtIndex(f, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, LLVMCreateEnumAttribute(e->cx, kind, 0));
     }
     for (int i = 0; i < 3; i++) {
-        args[i] = slot(e, i < n ? i : 0);
+        args[i] = ll_slot(e, i < n ? i : 0);
         if (i < n)
             LLVMSetAlignment(LLVMBuildStore(e->b, x[i], args[i]), 64);
     }
-    args[3] = slot(e, 3);
+    args[3] = ll_slot(e, 3);
     args[4] = a->live ? a->live : ll_int(e, a->count);
     LLVMBuildCall2(e->b, ft, f, args, 5, "");
     LLVMValueRef out = LLVMBuildLoad2(e->b, type, args[3], "");
@@ -276,6 +276,13 @@ static LLVMValueRef scalar(ll_emit *e, const lp_inst *in)
     return convert(e, from, in->type, x, 1);
 }
 
+static LLVMValueRef size(ll_emit *e, const lp_inst *in)
+{
+    LLVMValueRef less = ll_int(e, (int64_t)in->imm.bits), x = LLVMBuildSub(e->b, e->n, less, "");
+    x = LLVMBuildSelect(e->b, LLVMBuildICmp(e->b, LLVMIntSGT, e->n, less, ""), x, ll_int(e, 0), "");
+    return convert(e, KN_I64, in->type, x, 1);
+}
+
 static LLVMValueRef arithmetic(ll_emit *e, const lp_inst *in, LLVMValueRef *x, const ll_active *a)
 {
     bool f = ll_is_float(in->type);
@@ -309,7 +316,7 @@ static LLVMValueRef arithmetic(ll_emit *e, const lp_inst *in, LLVMValueRef *x, c
     case LP_CALL2: return library(e, in->imm.name, in->type, x, 2, a);
     case LP_TEST: return truth(e, e->k->insts[in->a].type, x[0]);
     case LP_MASK: return from_predicate(e, in->type, x[0], a->width);
-    case LP_CONST: case LP_SCALAR: case LP_INDEX: case LP_LOAD: case LP_STORE: case LP_REDUCE: case LP_OP_COUNT: break;
+    case LP_CONST: case LP_SCALAR: case LP_SIZE: case LP_INDEX: case LP_LOAD: case LP_STORE: case LP_REDUCE: case LP_OP_COUNT: break;
     }
     ll_refuse(e, "loop IR instruction %d has no generated code", in->op);
     return x[0];
@@ -367,6 +374,8 @@ void ll_emit_uniform(ll_emit *e, uint32_t i)
         e->v[i].uniform = constant(e, in);
     else if (in->op == LP_SCALAR)
         e->v[i].uniform = scalar(e, in);
+    else if (in->op == LP_SIZE)
+        e->v[i].uniform = size(e, in);
     else if (in->op == LP_INDEX)
         e->v[i].uniform = in->a < (uint32_t)e->k->n_outer ? e->coord[in->a] : ll_int(e, 0);
     else if (in->op == LP_LOAD)

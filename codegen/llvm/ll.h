@@ -40,7 +40,7 @@ typedef struct ll_accumulator { /* of one REDUCE in the phase being emitted */
     LLVMValueRef total;         /* SUM, PROD: over the chunks so far */
 } ll_accumulator;
 
-enum { LL_MAX_REDUCE = 32, LL_SLOTS = 4 };
+enum { LL_MAX_REDUCE = 32, LL_SLOTS = 4, LL_MAX_BUFFERS = 64 };
 
 typedef struct ll_emit {
     const lp_kernel *k;
@@ -48,15 +48,18 @@ typedef struct ll_emit {
     LLVMContextRef cx;
     LLVMModuleRef m;
     LLVMBuilderRef b;
-    LLVMValueRef fn, ptrs, scalars, row0, row1, i0, i1;
+    LLVMValueRef fn, ptrs, scalars, shape, row0, row1, i0, i1;
+    LLVMValueRef n;             /* inner size: a constant, or loaded from the shape */
+    LLVMValueRef outer[LP_MAX_OUTER];
     LLVMTypeRef i1t, i8, i16, i32, i64, f32, f64, ptr, vd;
     LLVMBasicBlockRef entry;
     ll_value *v;                /* by instruction */
     bool *varies;               /* by instruction: differs along the row */
     LLVMValueRef *base;         /* by buffer: pointer given by the program, offset applied */
     LLVMValueRef *row;          /* by buffer: address of element 0 of the current row */
+    LLVMValueRef *stride;       /* by buffer and dimension, in bytes: NULL where it is zero; the inner one (last) only where it is neither 0 nor 1 */
     LLVMValueRef coord[LP_MAX_OUTER];
-    LLVMValueRef slot[LL_SLOTS];        /* stack blocks through which library functions are called */
+    LLVMValueRef slot[LL_SLOTS];        /* stack blocks: library functions are called through them, odd ends of rows copied */
     ll_accumulator red[LL_MAX_REDUCE];
     int n_red;
     int width;                  /* of main loops without reductions */
@@ -81,7 +84,7 @@ typedef struct ll_loop {
     LLVMBasicBlockRef before, body, after;
     LLVMValueRef phi[LL_MAX_CARRY], init[LL_MAX_CARRY], next[LL_MAX_CARRY];
     int n;
-    int64_t step;
+    LLVMValueRef step;
     LLVMValueRef to;
 } ll_loop;
 void ll_loop_begin(ll_emit *e, ll_loop *l, LLVMValueRef from, LLVMValueRef to, int64_t step);
@@ -89,6 +92,7 @@ int ll_carry(ll_emit *e, ll_loop *l, LLVMValueRef init);        /* l->phi[index]
 void ll_loop_end(ll_emit *e, ll_loop *l);                       /* afterwards l->phi[index] is the value after the loop */
 
 /* ---- inst.c: instructions */
+LLVMValueRef ll_slot(ll_emit *e, int i);                        /* 32 elements of 8 bytes on the stack */
 LLVMTypeRef ll_type(ll_emit *e, int type);                      /* of a value in registers */
 LLVMTypeRef ll_vector(LLVMTypeRef t, int width);                /* t itself for width 1 */
 void ll_emit_inst(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef pos);    /* an element value; pos: element number of lane 0 */
@@ -107,7 +111,7 @@ LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueR
 void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *a, LLVMValueRef pos);
 LLVMValueRef ll_load_scalar(ll_emit *e, uint32_t buffer);       /* element 0 of the row */
 void ll_store_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef value);
-void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos, int64_t ahead);
+void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos, LLVMValueRef ahead /* bytes */);
 bool ll_masks_well(const ll_emit *e, uint32_t buffer);          /* masked accesses of it are single instructions */
 
 /* ---- reduce.c: REDUCE in canonical order */

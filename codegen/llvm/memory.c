@@ -1,7 +1,8 @@
 /* memory.c: loads, stores and prefetches of a body.
  *
  * Inner stride 1: one vector access (masked where lanes are dead). Inner stride 0: one element, broadcast. Any other stride: a gather or
- * scatter at constant distances from the first element. Addresses are row + pos * stride; alignment is promised only to the element,
+ * scatter at one distance, known at run time. Masked vectors that the instruction set has no instruction for go, where the mask is
+ * dynamic, through a stack block, element by element. Addresses are row + pos * stride; alignment is promised only to the element,
  * except where the skeleton has peeled a row to a vector boundary for non-temporal stores (e->nt_buffer). */
 #include "codegen/llvm/ll.h"
 
@@ -18,11 +19,14 @@ bool ll_masks_well(const ll_emit *e, uint32_t buffer)
     return e->isa == LL_AVX2 && bytes >= 4 && (contiguous(b) || !b->written);
 }
 
+static LLVMValueRef distance(const ll_emit *e, uint32_t buffer) { return e->stride[buffer * (LP_MAX_OUTER + 1) + LP_MAX_OUTER]; }
+
 static LLVMValueRef address(ll_emit *e, uint32_t buffer, LLVMValueRef pos)
 {
     const lp_buffer *b = &e->k->buffers[buffer];
-    int64_t step = b->inner_stride * ll_bytes(b->dtype);
-    LLVMValueRef at = LLVMBuildMul(e->b, pos, ll_int(e, step), "");
+    LLVMValueRef at = ll_int(e, 0);
+    if (b->inner_stride)
+        at = LLVMBuildMul(e->b, pos, contiguous(b) ? ll_int(e, ll_bytes(b->dtype)) : distance(e, buffer), "");
     return LLVMBuildGEP2(e->b, e->i8, e->row[buffer], &at, 1, "");
 }
 
@@ -40,10 +44,25 @@ static bool all_live(const ll_active *a) { return a->count == a->width; }
 
 static LLVMValueRef pointers(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos)
 {
-    const lp_buffer *b = &e->k->buffers[buffer];
-    LLVMValueRef offsets = ll_lanes(e, e->i64, width, b->inner_stride * ll_bytes(b->dtype));
+    LLVMValueRef lanes = ll_lanes(e, e->i64, width, 1), offsets = LLVMBuildMul(e->b, lanes, ll_splat(e, distance(e, buffer), width), "");
     return LLVMBuildGEP2(e->b, e->i8, address(e, buffer, pos), &offsets, 1, "");
 }
+
+/* The live elements of a vector at pos, one after another, between the buffer and a stack block */
+static void copy_live(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueRef pos, LLVMValueRef block, bool in)
+{
+    LLVMTypeRef t = ll_type(e, e->k->buffers[buffer].dtype);
+    ll_loop l;
+    ll_loop_begin(e, &l, ll_int(e, 0), a->live, 1);
+    LLVMValueRef far = address(e, buffer, LLVMBuildAdd(e->b, pos, l.i, "")), near = LLVMBuildGEP2(e->b, t, block, &l.i, 1, "");
+    unsigned bytes = (unsigned)ll_bytes(e->k->buffers[buffer].dtype);
+    LLVMValueRef x = LLVMBuildLoad2(e->b, t, in ? far : near, "");
+    LLVMSetAlignment(x, bytes);
+    LLVMSetAlignment(LLVMBuildStore(e->b, x, in ? near : far), bytes);
+    ll_loop_end(e, &l);
+}
+
+static bool through_block(const ll_emit *e, uint32_t buffer, const ll_active *a) { return a->live && !ll_masks_well(e, buffer); }
 
 LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueRef pos)
 {
@@ -59,6 +78,12 @@ LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueR
     if (contiguous(b) && all_live(a)) {
         x = LLVMBuildLoad2(e->b, vt, address(e, buffer, pos), "");
         LLVMSetAlignment(x, bytes);
+        return x;
+    }
+    if (through_block(e, buffer, a)) {
+        copy_live(e, buffer, a, pos, ll_slot(e, 0), true);
+        x = LLVMBuildLoad2(e->b, vt, ll_slot(e, 0), "");
+        LLVMSetAlignment(x, 64);
         return x;
     }
     LLVMValueRef align = LLVMConstInt(e->i32, bytes, false), none = LLVMConstNull(vt);
@@ -101,6 +126,11 @@ void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *
         }
         return;
     }
+    if (through_block(e, buffer, a)) {
+        LLVMSetAlignment(LLVMBuildStore(e->b, value, ll_slot(e, 0)), 64);
+        copy_live(e, buffer, a, pos, ll_slot(e, 0), false);
+        return;
+    }
     LLVMValueRef align = LLVMConstInt(e->i32, bytes, false);
     if (contiguous(b)) {
         LLVMTypeRef over[2] = {vt, e->ptr};
@@ -127,11 +157,11 @@ void ll_store_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef value)
 }
 
 /* The lines `ahead` bytes further on, into all caches. Past the buffer's end a prefetch does nothing. */
-void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos, int64_t ahead)
+void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos, LLVMValueRef ahead)
 {
-    LLVMValueRef here = address(e, buffer, pos);
+    LLVMValueRef here = LLVMBuildGEP2(e->b, e->i8, address(e, buffer, pos), &ahead, 1, "");
     for (int64_t line = 0; line < (int64_t)width * ll_bytes(e->k->buffers[buffer].dtype); line += 64) {
-        LLVMValueRef at = ll_int(e, ahead + line), read = LLVMConstInt(e->i32, 0, false), near = LLVMConstInt(e->i32, 3, false);
+        LLVMValueRef at = ll_int(e, line), read = LLVMConstInt(e->i32, 0, false), near = LLVMConstInt(e->i32, 3, false);
         LLVMValueRef args[4] = {LLVMBuildGEP2(e->b, e->i8, here, &at, 1, ""), read, near, LLVMConstInt(e->i32, 1, false)};
         ll_call(e, "llvm.prefetch", &e->ptr, 1, args, 4);
     }

@@ -130,9 +130,11 @@ void ll_reduce_after(ll_emit *e, ll_loop *l, bool totals) { each(e, l, totals, t
 /* The value at 32 lanes: dead lanes hold `fill` */
 static LLVMValueRef widen(ll_emit *e, LLVMValueRef x, const ll_active *a, LLVMValueRef fill)
 {
-    if (a->count == LL_LANES)
+    if (a->count == LL_LANES)       /* a vector with a dynamic mask has all lanes */
         return x;
     LLVMValueRef others = ll_splat(e, fill, LL_LANES), grow[LL_LANES], pick[LL_LANES];
+    if (a->mask)
+        return LLVMBuildSelect(e->b, a->mask, x, others, "");
     if (a->width == 1)
         return LLVMBuildInsertElement(e->b, others, x, ll_int(e, 0), "");
     for (int i = 0; i < LL_LANES; i++) {
@@ -216,9 +218,7 @@ void ll_reduce_finish(ll_emit *e, bool chunked)
     for (int i = 0; i < e->n_red; i++) {
         ll_accumulator *r = &e->red[i];
         LLVMValueRef x;
-        if (r->kind == LP_RED_SUM && e->k->inner.size == 0)
-            x = LLVMConstNull(r->lane_type);                    /* of nothing: +0 */
-        else if (chunked && in_order(r->kind))
+        if (chunked && in_order(r->kind))
             x = r->total;
         else
             x = r->index ? fold_indexed(e, r) : fold(e, r);

@@ -187,12 +187,20 @@ static bool same(const void *a, const void *b, kn_dtype t, int64_t i)
     return memcmp((const char *)a + (size_t)i * e, (const char *)b + (size_t)i * e, e) == 0;
 }
 
-static void run_parts(lp_fn fn, const lp_kernel *k, void **ptrs, const int64_t *scalars, int64_t rows)
+static void run_parts(lp_fn fn, const lp_kernel *k, void **ptrs, const int64_t *scalars, const int64_t *shape, int64_t rows)
 {
     int64_t n = k->inner.size, cut[] = {0, n / 3, n / 3 + (n > 40), n};
     for (int64_t r = 0; r < rows; r += 1 + rows / 2)
         for (int i = 0; i < 3; i++)
-            fn(ptrs, scalars, r, r + 1 + rows / 2 < rows ? r + 1 + rows / 2 : rows, cut[i], cut[i + 1]);
+            fn(ptrs, scalars, shape, r, r + 1 + rows / 2 < rows ? r + 1 + rows / 2 : rows, cut[i], cut[i + 1]);
+}
+
+static void run_rows(lp_fn fn, const lp_kernel *k, void **ptrs, const int64_t *scalars, const int64_t *shape, int64_t rows)
+{
+    int64_t step = 1 + rows / 3;
+    for (int64_t r = 1; r < rows; r += step)
+        fn(ptrs, scalars, shape, r, r + step < rows ? r + step : rows, 0, k->inner.size);
+    fn(ptrs, scalars, shape, 0, 1, 0, k->inner.size);
 }
 
 static const char *difference(const lp_kernel *k, char *want[], char *got[])
@@ -215,27 +223,14 @@ static const char *difference(const lp_kernel *k, char *want[], char *got[])
     return NULL;
 }
 
-const char *kit_compare(lp_kernel *k, unsigned how, unsigned seed)
+const char *kit_run(lp_fn fn, const lp_kernel *k, unsigned how, unsigned seed)
 {
-    static const cg_backend *backend;
-    static _Thread_local char text[800];
     char *want[MOST], *got[MOST];
     void *want_at[MOST], *got_at[MOST];
-    lp_fn fn = NULL;
-    double ms;
-    size_t bytes;
-    if (!backend && !(backend = kit_open()))
-        return "the LLVM backend isn't there";
-    if (lp_verify(k) != KN_OK || k->n_buffers > MOST)
-        return "the test's kernel is malformed";
-    cg_code *code = backend->compile(k, getenv("KIT_DUMP"), &fn, &ms, &bytes);
-    if (!code) {
-        snprintf(text, sizeof text, "%s (%s): %s", k->name, isa, failure);
-        return text;
-    }
-    int64_t rows = 1, scalars[4] = {3, 0, 1, 0};
+    int64_t rows = 1, scalars[4] = {3, 0, 1, 0}, shape[1 + LP_MAX_OUTER + MOST * (LP_MAX_OUTER + 1)];
     double half = 0.5;
     memcpy(&scalars[1], &half, sizeof half);
+    lp_shape(k, shape);
     for (int d = 0; d < k->n_outer; d++)
         rows *= k->outer[d].size;
     for (int64_t b = 0; b < k->n_buffers; b++) {
@@ -250,15 +245,60 @@ const char *kit_compare(lp_kernel *k, unsigned how, unsigned seed)
         want_at[1] = want_at[0], got_at[1] = got_at[0];
     lp_interpret(k, want_at, scalars, 0, rows, 0, k->inner.size);
     if (how & KIT_PARTS)
-        run_parts(fn, k, got_at, scalars, rows);
+        run_parts(fn, k, got_at, scalars, shape, rows);
+    else if (how & KIT_ROWS)
+        run_rows(fn, k, got_at, scalars, shape, rows);
     else
-        fn(got_at, scalars, 0, rows, 0, k->inner.size);
-    backend->release(code);
+        fn(got_at, scalars, shape, 0, rows, 0, k->inner.size);
     const char *d = difference(k, want, got);
     for (int64_t b = 0; b < k->n_buffers; b++) {
         free(want[b]);
         free(got[b] - (how & KIT_MISALIGNED ? kb_dtype_bytes(k->buffers[b].dtype) : 0));
     }
-    lp_free(k);
+    return d;
+}
+
+static const cg_backend *backend;
+
+cg_code *kit_compile(const lp_kernel *k, lp_fn *fn)
+{
+    double ms;
+    size_t bytes;
+    if (!backend && !(backend = kit_open())) {
+        host_fail("the LLVM backend isn't there");
+        return NULL;
+    }
+    if (lp_verify(k) != KN_OK || k->n_buffers > MOST) {
+        host_fail("the test's kernel is malformed");
+        return NULL;
+    }
+    return backend->compile(k, getenv("KIT_DUMP"), fn, &ms, &bytes);
+}
+
+void kit_release(cg_code *code) { backend->release(code); }
+
+static const char *compare(const lp_kernel *k, unsigned how, unsigned seed)
+{
+    static _Thread_local char text[800];
+    lp_fn fn = NULL;
+    cg_code *code = kit_compile(k, &fn);
+    if (!code) {
+        snprintf(text, sizeof text, "%s (%s): %s", k->name, isa, failure);
+        return text;
+    }
+    const char *d = kit_run(fn, k, how, seed);
+    kit_release(code);
+    return d;
+}
+
+/* With the inner size in the code, then with code that takes it at run time */
+const char *kit_compare(lp_kernel *k, unsigned how, unsigned seed)
+{
+    const char *d = compare(k, how, seed);
+    k->inner.sym = 1;
+    d = d ? d : compare(k, how, seed);
+    k->inner.sym = 0;
+    if (!d)
+        lp_free(k);
     return d;
 }

@@ -25,10 +25,15 @@ uint32_t kit_reduce(lp_kernel *k, lp_reduce kind, uint32_t value);
 uint32_t kit_scalar(lp_kernel *k, int type, int number);
 uint32_t kit_call(lp_kernel *k, const char *function, int type, uint32_t a, uint32_t b, int operands);
 
-/* ---- running one: interpreter and machine code from the same random inputs. Frees k (not where it is refused). NULL, or what differs. */
+/* ---- running one: interpreter and machine code from the same random inputs. NULL, or what differs. kit_compare does it with the inner size in
+ * the code and with one that the code takes at run time, and frees k where all is well; kit_run runs code that is there at k's sizes. */
 enum { KIT_PARTS = 1 /* in pieces: kernels of one phase without reductions */, KIT_IN_PLACE = 2 /* buffer 1 is buffer 0's memory */,
-    KIT_MISALIGNED = 4, KIT_PLAIN = 8 /* no special values */ };
+    KIT_MISALIGNED = 4, KIT_PLAIN = 8 /* no special values */,
+    KIT_ROWS = 16 /* a few rows at a time, from row 1 on */ };
 const char *kit_compare(lp_kernel *k, unsigned how, unsigned seed);
+cg_code *kit_compile(const lp_kernel *k, lp_fn *fn);
+const char *kit_run(lp_fn fn, const lp_kernel *k, unsigned how, unsigned seed);
+void kit_release(cg_code *code);
 
 int64_t kit_span(const lp_kernel *k, int64_t buffer);   /* elements from the pointer to past the last */
 void kit_fill(void *p, kn_dtype dtype, int64_t n, unsigned seed, bool plain);

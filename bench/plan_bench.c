@@ -1,0 +1,116 @@
+/* plan_bench.c: what planning a graph costs when every kernel has its code: encoder layers of a transformer, compiled again for other batch sizes.
+ *
+ *   plan_bench [ROUNDS]      KN_BACKEND=interp: without machine code
+ *
+ * Per graph size: microseconds an operator, views included (the best and the median of the rounds), and how many kernels the first sizes compiled. */
+#include "base/error.h"
+#include "codegen/cg.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { WIDTH = 64, HEADS = 4, TOKENS = 16, MOST = 1 << 20 };
+
+typedef struct text { char *s; int at, next; } text;
+
+#define PUT(...) (t->at += snprintf(t->s + t->at, (size_t)(MOST - t->at), __VA_ARGS__))
+
+static int head_split(text *t, int x, int batch)
+{
+    int r = t->next++, v = t->next++;
+    PUT(" %%%d = reshape(%%%d) shape=[%d, %d, %d, %d]\n", r, x, batch, TOKENS, HEADS, WIDTH / HEADS);
+    PUT(" %%%d = transpose(%%%d) dim0=1 dim1=2\n", v, r);
+    return v;
+}
+
+static int linear(text *t, int x, int weight, int bias)
+{
+    PUT(" %%%d = linear(%%%d, %%%d, %%%d)\n", t->next, x, weight, bias);
+    return t->next++;
+}
+
+/* Inputs: 0 x, 1 gain, 2 shift, 3 square weight, 4 bias, 5 wide weight, 6 wide bias, 7 narrow weight */
+static int layer(text *t, int x, int batch)
+{
+    int n = t->next++, q[3];
+    PUT(" %%%d = layer_norm(%%%d, %%1, %%2, 1e-5) normalized_shape=[%d]\n", n, x, WIDTH);
+    for (int i = 0; i < 3; i++)
+        q[i] = head_split(t, linear(t, n, 3, 4), batch);
+    int k = t->next++, s = t->next++, m = t->next++, p = t->next++, c = t->next++, back = t->next++, flat = t->next++;
+    PUT(" %%%d = transpose(%%%d) dim0=2 dim1=3\n %%%d = matmul(%%%d, %%%d)\n %%%d = mul(%%%d, 0.25)\n", k, q[1], s, q[0], k, m, s);
+    PUT(" %%%d = softmax(%%%d) dim=-1\n %%%d = matmul(%%%d, %%%d)\n %%%d = transpose(%%%d) dim0=1 dim1=2\n", p, m, c, p, q[2], back, c);
+    PUT(" %%%d = reshape(%%%d) shape=[%d, %d, %d]\n", flat, back, batch, TOKENS, WIDTH);
+    int o = linear(t, flat, 3, 4), a = t->next++, n2 = t->next++;
+    PUT(" %%%d = add(%%%d, %%%d, _)\n %%%d = layer_norm(%%%d, %%1, %%2, 1e-5) normalized_shape=[%d]\n", a, x, o, n2, a, WIDTH);
+    int wide = linear(t, n2, 5, 6), g = t->next++;
+    PUT(" %%%d = gelu(%%%d)\n", g, wide);
+    int narrow = linear(t, g, 7, 4), out = t->next++;
+    PUT(" %%%d = add(%%%d, %%%d, _)\n", out, a, narrow);
+    return out;
+}
+
+static ir_graph *encoder(int layers, int batch)
+{
+    char error[256] = "";
+    text in = {malloc(MOST), 0, 8}, *t = &in;
+    PUT("graph (%%0: f32[%d, %d, %d], %%1: f32[%d], %%2: f32[%d], %%3: f32[%d, %d], %%4: f32[%d],", batch, TOKENS, WIDTH, WIDTH, WIDTH, WIDTH, WIDTH, WIDTH);
+    PUT(" %%5: f32[%d, %d], %%6: f32[%d], %%7: f32[%d, %d]) {\n", 4 * WIDTH, WIDTH, 4 * WIDTH, WIDTH, 4 * WIDTH);
+    int x = 0;
+    for (int i = 0; i < layers; i++)
+        x = layer(t, x, batch);
+    PUT(" return %%%d\n}\n", x);
+    ir_graph *g = ir_parse(t->s, error, sizeof error);
+    if (!g)
+        fprintf(stderr, "%s\n", error);
+    free(t->s);
+    return g;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+
+static bool measure(int layers, int rounds)
+{
+    double *us = malloc((size_t)rounds * sizeof *us);
+    int compiled[3] = {0}, ops = 0;
+    cg_stats s = {0};
+    for (int i = -3; i < rounds; i++) {
+        ir_graph *g = encoder(layers, 2 + (i + 3) % 7);
+        ops = 0;
+        for (int64_t n = 0; g && n < g->n_nodes; n++)
+            ops += g->nodes[n].op < OP_COUNT;
+        double start = now();
+        cg_program *p = g ? cg_compile(g, NULL) : NULL;
+        if (!p) {
+            fprintf(stderr, "%s\n", kb_error_text());
+            return false;
+        }
+        s = cg_program_stats(p);
+        if (i < 0)
+            compiled[i + 3] = s.kernels_compiled;
+        else
+            us[i] = now() - start;
+        cg_program_free(p);
+        ir_free(g);
+    }
+    qsort(us, (size_t)rounds, sizeof *us, by_size);
+    printf("%3d layers, %4d ops, %3d kernels, %3d eager steps: best %7.1f us (%.2f an op), median %7.1f us (%.2f an op); compiled %d, %d, %d\n", layers, ops,
+           s.kernels, s.eager_steps, us[0], us[0] / ops, us[rounds / 2], us[rounds / 2] / ops, compiled[0], compiled[1], compiled[2]);
+    free(us);
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    int rounds = argc > 1 ? atoi(argv[1]) : 200;
+    bool ok = measure(1, rounds) && measure(4, rounds) && measure(16, rounds);
+    cg_shutdown();
+    return !ok;
+}

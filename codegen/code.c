@@ -1,0 +1,240 @@
+/* code.c: machine code for a program's kernels, and the cache of it.
+ *
+ * THE CACHE holds one entry a distinct kernel (lp_equal) for the life of the process; entries count the programs that use them. Outer sizes and strides
+ * are run-time values of all code, so a graph planned again for other sizes finds its kernels here. Where code for a known inner size is faster
+ * (lp_wants_inner), the first size asked for gets it. When another size of the same kernel is asked for, code that takes the inner size at run time
+ * is made, and serves that one and every later size; a size that has code of its own keeps it. Hints for large tensors (streaming stores, fetching ahead) are
+ * in the code too: a kernel is compiled once more when its tensors grow past the caches.
+ *
+ * Two threads that compile the same kernel at once both do the work, and the later one drops its own. cg_shutdown frees what no program uses.
+ */
+#include "base/error.h"
+#include "base/pool.h"
+#include "codegen/internal.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+void cg_backend_close(void);
+
+struct cg_kernel_entry {
+    cg_kernel_entry *next;
+    uint64_t form;
+    lp_kernel *k;
+    cg_code *code;
+    lp_fn fn;
+    int64_t users;
+};
+
+enum { BUCKETS = 1024 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static cg_kernel_entry *buckets[BUCKETS];
+
+/* Code that serves k. resized: there is none, but this kernel was met with another inner size. */
+static cg_kernel_entry *find(const lp_kernel *k, uint64_t form, bool *resized)
+{
+    cg_kernel_entry *any_size = NULL;
+    *resized = false;
+    for (cg_kernel_entry *e = buckets[form % BUCKETS]; e; e = e->next) {
+        if (e->form != form || !lp_same_form(e->k, k))
+            continue;
+        if (lp_equal(e->k, k))
+            return e;
+        if (e->k->inner.sym && lp_same_hints(e->k, k))
+            any_size = e;
+        *resized |= e->k->inner.sym || e->k->inner.size != k->inner.size;
+    }
+    return any_size;
+}
+
+static cg_kernel_entry *use(const lp_kernel *k, uint64_t form, bool *resized)
+{
+    pthread_mutex_lock(&lock);
+    cg_kernel_entry *e = find(k, form, resized);
+    if (e)
+        e->users++;
+    pthread_mutex_unlock(&lock);
+    return e;
+}
+
+static void drop(cg_kernel_entry *e)
+{
+    cg_backend_get()->release(e->code);
+    lp_free(e->k);
+    kb_free(e);
+}
+
+/* Takes k over, on failure too */
+static cg_kernel_entry *compile(const cg_backend *b, lp_kernel *k, uint64_t form, const char *dump_dir, double *ms)
+{
+    size_t bytes = 0;
+    bool resized;
+    cg_kernel_entry *e = kb_calloc(1, sizeof *e);
+    if (e)
+        *e = (cg_kernel_entry){.form = form, .k = k, .users = 1};
+    if (!e || !(e->code = b->compile(k, dump_dir, &e->fn, ms, &bytes))) {
+        lp_free(k);
+        kb_free(e);
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    cg_kernel_entry *other = find(k, form, &resized);
+    if (other) {
+        other->users++;
+    } else {
+        e->next = buckets[form % BUCKETS];
+        buckets[form % BUCKETS] = e;
+    }
+    pthread_mutex_unlock(&lock);
+    if (other)
+        drop(e);
+    return other ? other : e;
+}
+
+void cg_kernel_release(cg_kernel_entry *e)
+{
+    pthread_mutex_lock(&lock);
+    e->users--;
+    pthread_mutex_unlock(&lock);
+}
+
+void cg_shutdown(void)
+{
+    bool in_use = false;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < BUCKETS; i++)
+        for (cg_kernel_entry **at = &buckets[i]; *at;) {
+            cg_kernel_entry *e = *at;
+            if (e->users) {
+                in_use = true;
+                at = &e->next;
+                continue;
+            }
+            *at = e->next;
+            drop(e);
+        }
+    pthread_mutex_unlock(&lock);
+    if (!in_use)
+        cg_backend_close();
+}
+
+/* ---- a program's kernels: distinct ones on all threads at once ---------------------------------------------------------------------- */
+typedef struct job {
+    cg_step *step;
+    lp_kernel *k;
+    uint64_t form;
+    cg_kernel_entry *entry;
+    double ms;
+    kn_status status;
+    char text[256];
+} job;
+typedef struct jobs { job *v; const cg_backend *backend; const char *dump_dir; } jobs;
+
+static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
+{
+    jobs *j = arg;
+    (void)worker;
+    kb_thread_get();
+    for (int64_t i = begin; i < end; i++) {
+        job *b = &j->v[i];
+        b->entry = compile(j->backend, b->k, b->form, j->dump_dir, &b->ms);
+        if (!b->entry) {        /* the sentence belongs to this worker's thread: carry it over */
+            b->status = kb_error_status() ? kb_error_status() : KN_E_INTERNAL;
+            snprintf(b->text, sizeof b->text, "%s", kb_error_text());
+        }
+    }
+}
+
+static void attach(cg_step *st, cg_kernel_entry *e)
+{
+    st->entry = e;
+    st->fn = e->fn;
+    st->k = e->k;
+}
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static kn_status run_all(cg_program *p, jobs *j, int n)
+{
+    kn_status s = KN_OK;
+    double start = now_ms();
+    kb_parallel_for(n, 1, run_jobs, j);
+    p->stats.codegen_wall_ms += now_ms() - start;
+    for (int i = 0; i < n; i++) {
+        job *b = &j->v[i];
+        if (b->entry)
+            attach(b->step, b->entry);
+        else if (s == KN_OK)
+            s = kb_fail(b->status, "%s", b->text);
+        p->stats.kernels_compiled += b->entry != NULL;
+        p->stats.codegen_ms += b->ms;
+    }
+    return s;
+}
+
+/* Steps whose kernels have code get it. Of the others, the first of each form becomes a job: code for one size decides what another size gets. */
+static int next_jobs(cg_program *p, cg_lowered *lowered, job *v)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_steps; i++) {
+        cg_step *st = &p->steps[i];
+        cg_lowered *w = &lowered[st->group];
+        bool resized, waits = false;
+        if (st->eager || st->entry)
+            continue;
+        cg_kernel_entry *e = use(w->k, w->form, &resized);
+        if (e) {
+            attach(st, e);
+            continue;
+        }
+        for (int q = 0; q < n && !waits; q++)
+            waits = v[q].form == w->form;
+        if (waits)
+            continue;
+        w->k->inner.sym |= resized;
+        v[n++] = (job){.step = st, .k = w->k, .form = w->form};
+        w->k = NULL;
+    }
+    return n;
+}
+
+static kn_status interpreted(cg_program *p, cg_lowered *lowered)
+{
+    for (int i = 0; i < p->n_steps; i++) {
+        cg_step *st = &p->steps[i];
+        if (st->eager)
+            continue;
+        if (!KB_PUSH(&p->kernels, &p->n_kernels, &p->cap_kernels, lowered[st->group].k))
+            return kb_error_status();
+        lowered[st->group].k = NULL;            /* st->k is it, now the program's */
+    }
+    return KN_OK;
+}
+
+kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir)
+{
+    kn_status s = KN_OK;
+    for (int i = 0; i < p->n_steps; i++)
+        p->stats.kernels += !p->steps[i].eager;
+    if (cg_interpreting())
+        return interpreted(p, lowered);
+    if (!p->stats.kernels)
+        return KN_OK;
+    jobs j = {kb_alloc((size_t)p->n_steps * sizeof(job)), cg_backend_get(), dump_dir};
+    if (!j.v || !j.backend)
+        s = kb_error_status();
+    for (int i = 0; i < p->n_steps && s == KN_OK; i++)
+        if (!p->steps[i].eager)
+            lowered[p->steps[i].group].form = lp_form(lowered[p->steps[i].group].k);
+    for (int n = 1; n && s == KN_OK;) {
+        n = next_jobs(p, lowered, j.v);
+        s = n ? run_all(p, &j, n) : KN_OK;
+    }
+    kb_free(j.v);
+    return s;
+}
