@@ -185,7 +185,6 @@ struct tr_frame {
     int64_t *scalars;
     uint32_t n_written;                         /* storages that the pending graph writes; more than fit: everything counts as written */
     const rt_storage *written[8];
-    bool graph_checks;                          /* an op of the pending graph may fail on values */
     bool mapped;                                /* the host mapped something for writing during this call */
     uint32_t n_pending;                         /* placeholders alive */
     bool recorded;                              /* something new was recorded on this call */
