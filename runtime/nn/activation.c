@@ -94,15 +94,17 @@ kn_module *nn_new_GELU(const kn_value *a)
 /* ---- PReLU ----------------------------------------------------------------------------------------------------------------------------------- */
 typedef struct PReLU { kn_module base; kn_tensor *weight; } PReLU;
 
-/* One slope for all, or one a channel (dimension 1; of one dimension, that). */
+/* One slope for all, or one for each channel, which is dimension 1. */
 static kn_tensor *prelu_forward(PReLU *self, kn_tensor *x)
 {
     int64_t sizes[KN_MAX_RANK], rank = kn_rank(x), n = kn_size(self->weight, 0);
     for (int64_t i = 0; i < rank && i < KN_MAX_RANK; i++)
         sizes[i] = 1;
-    if (rank < 1 || n == 1)
-        return kn_where(kn_gt(x, 0), x, kn_mul(x, self->weight));
-    sizes[rank > 1 ? 1 : 0] = n;
+    if (n == 1)
+        return kn_where(kn_gt(x, 0), x, kn_mul(x, kn_reshape(self->weight, KN_SHAPE0)));
+    if (!kn_failed(x) && (rank < 2 || kn_size(x, 1) != n))
+        return rt_error_tensorf(KN_E_SHAPE, "prelu", KN_SITE, "there are %lld slopes, but %lld channels", (long long)n, (long long)(rank < 2 ? 1 : kn_size(x, 1)));
+    sizes[1] = n;
     return kn_where(kn_gt(x, 0), x, kn_mul(x, kn_reshape(self->weight, ((kn_shape){rank, sizes}))));
 }
 
