@@ -490,6 +490,7 @@ void tr_finish(tr_frame *f, kn_tensor **tensors, int n)
         materialise_kept(f);
     tr_event *end = f->at;
     bool complete = end->kind == EV_RETURN;
+    f->replayed = complete && f->mode == TR_REPLAY;
     tr_let_go(f);
     if (complete && (f->recorded || f->rebuild))
         tr_compile_path(f, end);
