@@ -2,7 +2,7 @@
  *
  *   plan_bench [ROUNDS]      KN_BACKEND=interp: without machine code
  *
- * Per graph size: microseconds an operator (the best and the median of the rounds), and how many kernels the first sizes compiled. */
+ * Per graph size: microseconds an operator, views included (the best and the median of the rounds), and how many kernels the first sizes compiled. */
 #include "base/error.h"
 #include "codegen/cg.h"
 #include <stdio.h>
@@ -79,10 +79,13 @@ static int by_size(const void *a, const void *b) { return (*(const double *)a > 
 static bool measure(int layers, int rounds)
 {
     double *us = malloc((size_t)rounds * sizeof *us);
-    int compiled[3] = {0};
+    int compiled[3] = {0}, ops = 0;
     cg_stats s = {0};
     for (int i = -3; i < rounds; i++) {
         ir_graph *g = encoder(layers, 2 + (i + 3) % 7);
+        ops = 0;
+        for (int64_t n = 0; g && n < g->n_nodes; n++)
+            ops += g->nodes[n].op < OP_COUNT;
         double start = now();
         cg_program *p = g ? cg_compile(g, NULL) : NULL;
         if (!p) {
@@ -98,8 +101,8 @@ static bool measure(int layers, int rounds)
         ir_free(g);
     }
     qsort(us, (size_t)rounds, sizeof *us, by_size);
-    printf("%3d layers, %4d ops, %3d kernels, %3d eager steps: best %7.1f us (%.2f an op), median %7.1f us (%.2f an op); compiled %d, %d, %d\n", layers, s.ops,
-           s.kernels, s.eager_steps, us[0], us[0] / s.ops, us[rounds / 2], us[rounds / 2] / s.ops, compiled[0], compiled[1], compiled[2]);
+    printf("%3d layers, %4d ops, %3d kernels, %3d eager steps: best %7.1f us (%.2f an op), median %7.1f us (%.2f an op); compiled %d, %d, %d\n", layers, ops,
+           s.kernels, s.eager_steps, us[0], us[0] / ops, us[rounds / 2], us[rounds / 2] / ops, compiled[0], compiled[1], compiled[2]);
     free(us);
     return true;
 }

@@ -4,6 +4,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "codegen/internal.h"
+#include <fenv.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -169,7 +170,7 @@ static ir_graph *improved(const ir_graph *g)
     return live;
 }
 
-cg_program *cg_compile(const ir_graph *g, const cg_options *o)
+static cg_program *compile(const ir_graph *g, const cg_options *o)
 {
     double start = now_ms();
     char own[1024];
@@ -197,6 +198,17 @@ cg_program *cg_compile(const ir_graph *g, const cg_options *o)
         p->stats.compile_ms = now_ms() - start;
         p->stats.plan_ms = p->stats.compile_ms - p->stats.codegen_wall_ms;
     }
+    return p;
+}
+
+/* Constants are folded and rounded to their types on the way: under the default environment, whatever the host's is. */
+cg_program *cg_compile(const ir_graph *g, const cg_options *o)
+{
+    fenv_t host;
+    fegetenv(&host);
+    fesetenv(FE_DFL_ENV);
+    cg_program *p = compile(g, o);
+    fesetenv(&host);
     return p;
 }
 

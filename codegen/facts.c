@@ -38,6 +38,18 @@ kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type 
 static bool computes(kn_dtype d) { return d == KN_BOOL || d == KN_I32 || d == KN_I64 || d == KN_F32 || d == KN_F64; }
 static bool is_float(kn_dtype d) { return d == KN_F32 || d == KN_F64; }
 
+/* cg_body_find, remembered; threads that race write the same */
+static const cg_body *body_row(kb_body_id body, kn_dtype math)
+{
+    static const cg_body *known[KB_B_COUNT][KB_DTYPE_COUNT];
+    const cg_body *b = __atomic_load_n(&known[body][math], __ATOMIC_RELAXED);
+    if (!b) {
+        b = cg_body_find(kb_body_rows[body].name, math);
+        __atomic_store_n(&known[body][math], b, __ATOMIC_RELAXED);
+    }
+    return b;
+}
+
 bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r)
 {
     const ir_node *n = &g->nodes[node];
@@ -63,8 +75,8 @@ bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r)
     }
     if (body == KB_B_COPY)
         return true;
-    snprintf(r->name, sizeof r->name, "%s", kb_body_rows[body].name);
-    r->body = cg_body_find(r->name, math);
+    r->name = kb_body_rows[body].name;
+    r->body = body_row(body, math);
     return r->body && cg_body_gives_bool(r->body) == (kb_body_rows[body].result == 'B');
 }
 
@@ -223,7 +235,8 @@ static bool note_node(cg_facts *f, trail *trails, uint32_t at)
         f->src[n->in + (uint32_t)k] = t->writer;
         if (!add_dep(f, me, t->writer, self))
             return false;
-        if (!(write && k == 0) && !KB_PUSH(&t->readers, &t->n, &t->cap, self))
+        bool matters = g->versions[f->node[r.i - 1].hazard] != 0;       /* a later write must wait for it */
+        if (matters && !(write && k == 0) && !KB_PUSH(&t->readers, &t->n, &t->cap, self))
             return false;
     }
     trail *own = &trails[me->hazard];
@@ -279,12 +292,40 @@ static kn_status note_all(cg_facts *f, trail *trails)
     return KN_OK;
 }
 
+/* Who reads which storage, and which ones outputs live in */
+static void note_readers(cg_facts *f)
+{
+    const ir_graph *g = f->g;
+    for (int64_t i = 0; i < g->n_nodes; i++)
+        f->reads[i] = -1;
+    for (int64_t i = 0; i < g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        for (int32_t at = (int32_t)n->in; at < (int32_t)n->in + n->n_in && f->node[i].kind != CG_SKIP; at++) {
+            if (!ir_is(g->operands[at]))
+                continue;
+            uint32_t root = ir_get(g, g->operands[at])->root;
+            f->reader[at] = (int32_t)i;
+            f->next_read[at] = f->reads[root];
+            f->reads[root] = at;
+        }
+    }
+    for (int64_t o = 0; o < g->n_outputs; o++)
+        f->output[g->nodes[g->outputs[o].i - 1].root] = 1;
+}
+
 kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager)
 {
     *f = (cg_facts){.g = g, .all_eager = all_eager, .max_nodes = CG_MAX_NODES};
     size_t n = (size_t)g->n_nodes + 1;
     f->node = kb_calloc(n, sizeof *f->node);
-    f->src = kb_calloc((size_t)g->n_operands + 1, sizeof *f->src);
+    size_t operands = (size_t)g->n_operands + 1;
+    f->src = kb_alloc((3 * operands + n) * sizeof *f->src + n);
+    if (f->src) {
+        f->next_read = f->src + operands;
+        f->reader = f->next_read + operands;
+        f->reads = f->reader + operands;
+        f->output = memset(f->reads + n, 0, n);
+    }
     trail *trails = kb_calloc(n, sizeof *trails);
     kn_status s = f->node && f->src && trails ? KN_OK : kb_error_status();
     if (s == KN_OK) {
@@ -292,6 +333,7 @@ kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager)
             trails[i].writer = CG_NONE32;
         set_homes(f);
         s = note_all(f, trails);
+        note_readers(f);
     }
     for (size_t i = 0; trails && i + 1 < n; i++)
         kb_free(trails[i].readers);

@@ -27,26 +27,28 @@ static bool unite(const cg_facts *f, const cg_group *a, const cg_group *b, set *
     return true;
 }
 
-static bool contains(const set *s, int32_t node)
+static int position(const set *s, int32_t node)
 {
     for (int i = 0; i < s->n; i++)
         if (s->nodes[i] == node)
-            return true;
-    return false;
+            return i;
+    return -1;
 }
 
 /* ---- legality -------------------------------------------------------------------------------------------------------------------- */
-typedef struct touches { cg_touch v[CG_MAX_NODES * (CG_MAX_OPERANDS + 1)]; int n; } touches;
+/* Everything that a group's members touch, operands and results, each once; and where each member's result is. */
+enum { MOST_TOUCHED = CG_MAX_NODES * (CG_MAX_OPERANDS + 1) };
+typedef struct touches { cg_access v[MOST_TOUCHED], made[CG_MAX_NODES]; bool written[MOST_TOUCHED]; int n; } touches;
 
 static void touch(const cg_space *s, touches *t, const cg_access *a, bool write)
 {
     for (int i = 0; i < t->n; i++)
-        if (cg_access_same(s, &t->v[i].access, a)) {
-            t->v[i].written |= write;
-            t->v[i].read |= !write;
+        if (cg_access_same(s, &t->v[i], a)) {
+            t->written[i] |= write;
             return;
         }
-    t->v[t->n++] = (cg_touch){*a, !write, write};
+    t->v[t->n] = *a;
+    t->written[t->n++] = write;
 }
 
 static bool collect(const cg_facts *f, const set *s, const cg_space *space, touches *t)
@@ -54,21 +56,23 @@ static bool collect(const cg_facts *f, const set *s, const cg_space *space, touc
     const ir_graph *g = f->g;
     for (int i = 0; i < s->n; i++) {
         const ir_node *n = &g->nodes[s->nodes[i]];
-        cg_access a, made;
         for (int k = 0; k < n->n_in; k++) {
             ir_ref r = ir_in(g, n, k);
             int32_t src = f->src[n->in + (uint32_t)k];
+            cg_access a;
             if (!ir_is(r) || cg_is_weak(g, r))
                 continue;
             if (!cg_access_operand(f, space, (uint32_t)s->nodes[i], k, &a))
                 return false;
-            if (src >= 0 && contains(s, src) && (!cg_access_result(f, space, (uint32_t)src, &made) || !cg_access_same(space, &a, &made)))
+            int at = src >= 0 ? position(s, src) : -1;          /* it comes before its reader */
+            if (at >= 0 && !cg_access_same(space, &a, &t->made[at]))
                 return false;
-            touch(space, t, &a, false);
+            if (at < 0)
+                touch(space, t, &a, false);
         }
-        if (!cg_access_result(f, space, (uint32_t)s->nodes[i], &a))
+        if (!cg_access_result(f, space, (uint32_t)s->nodes[i], &t->made[i]))
             return false;
-        touch(space, t, &a, true);
+        touch(space, t, &t->made[i], true);
     }
     return true;
 }
@@ -76,18 +80,16 @@ static bool collect(const cg_facts *f, const set *s, const cg_space *space, touc
 static bool legal(const cg_facts *f, const set *s)
 {
     cg_space space;
-    touches t = {.n = 0};
+    touches t;
+    t.n = 0;
     if (!cg_space_make(f, s->nodes, s->n, &space) || !collect(f, s, &space, &t))
         return false;
     for (int i = 0; i < t.n; i++)
         for (int j = 0; j < t.n; j++)
-            if (i != j && t.v[i].written && f->node[t.v[i].access.root].hazard == f->node[t.v[j].access.root].hazard)
+            if (i != j && t.written[i] && f->node[t.v[i].root].hazard == f->node[t.v[j].root].hazard)
                 return false;           /* same storage, another map */
-    cg_access accesses[CG_MAX_NODES * (CG_MAX_OPERANDS + 1)];
-    for (int i = 0; i < t.n; i++)
-        accesses[i] = t.v[i].access;
     cg_nest nest;
-    return cg_nest_make(&space, accesses, t.n, &nest);
+    return cg_nest_make(&space, t.v, t.n, &nest);
 }
 
 /* Pointers that the kernel would take: what is read from outside, and what is left behind. Scratch for two values is set aside. */
@@ -97,7 +99,6 @@ static bool few_buffers(const cg_facts *f, const set *s)
     int buffers = 2, scalars = 0;
     for (int i = 0; i < s->n; i++) {
         const ir_node *n = &g->nodes[s->nodes[i]];
-        bool kept = false;
         for (int k = 0; k < n->n_in; k++) {
             ir_ref r = ir_in(g, n, k);
             int32_t src = f->src[n->in + (uint32_t)k];
@@ -109,11 +110,9 @@ static bool few_buffers(const cg_facts *f, const set *s)
                 for (int l = 0; l < m->n_in; l++)
                     seen |= ir_same(ir_in(g, m, l), r);
             }
-            buffers += ir_is(r) && !weak && !(src >= 0 && contains(s, src)) && !seen;
+            buffers += ir_is(r) && !weak && !(src >= 0 && position(s, src) >= 0) && !seen;
         }
-        for (int64_t o = 0; o < g->n_outputs; o++)
-            kept |= g->nodes[g->outputs[o].i - 1].root == n->root;
-        buffers += kept || f->node[s->nodes[i]].kind == CG_WRITE;
+        buffers += f->output[n->root] || f->node[s->nodes[i]].kind == CG_WRITE;
     }
     return buffers <= CG_MAX_BUFFERS && scalars <= 32;
 }
@@ -145,6 +144,7 @@ typedef struct walk { int32_t *stack; uint32_t *seen; uint32_t stamp; } walk;
 static bool way_around(const cg_facts *f, const cg_groups *gs, walk *w, int32_t from, int32_t to)
 {
     int64_t top = 0;
+    int32_t oldest = gs->v[from].nodes[0];      /* dependences lead back in program order: what ends before it can't reach it */
     w->stamp++;
     w->stack[top++] = to;
     w->seen[to] = w->stamp;
@@ -157,7 +157,7 @@ static bool way_around(const cg_facts *f, const cg_groups *gs, walk *w, int32_t 
                 int32_t p = f->node[f->deps[d]].group;
                 if (p == from && at != to)
                     return true;
-                if (p == from || p < 0 || w->seen[p] == w->stamp)
+                if (p == from || p < 0 || w->seen[p] == w->stamp || gs->v[p].nodes[gs->v[p].n - 1] < oldest)
                     continue;
                 w->seen[p] = w->stamp;
                 w->stack[top++] = p;
@@ -287,21 +287,15 @@ bool cg_is_stored(const cg_facts *f, int32_t group, uint32_t node)
 {
     const ir_graph *g = f->g;
     uint32_t root = g->nodes[node].root;
-    for (int64_t i = (int64_t)node + 1; i < g->n_nodes; i++)    /* a later member writes it again */
+    for (int64_t i = (int64_t)node + 1; i < g->n_nodes && ir_is_written(g, node); i++)  /* a later member writes it again */
         if (f->node[i].group == group && f->node[i].writer == (int32_t)i && g->nodes[i].root == root)
             return false;
-    if (g->nodes[root].op == IR_INPUT)
+    if (g->nodes[root].op == IR_INPUT || f->output[root])
         return true;
-    for (int64_t o = 0; o < g->n_outputs; o++)
-        if (g->nodes[g->outputs[o].i - 1].root == root)
+    for (int32_t at = f->reads[root]; at >= 0; at = f->next_read[at]) {
+        int32_t reader = f->reader[at];
+        if (reader > (int32_t)node && f->node[reader].group >= 0 && f->node[reader].group != group)
             return true;
-    for (int64_t i = (int64_t)node + 1; i < g->n_nodes; i++) {
-        const ir_node *n = &g->nodes[i];
-        if (f->node[i].group < 0 || f->node[i].group == group)
-            continue;
-        for (int k = 0; k < n->n_in; k++)
-            if (ir_is(ir_in(g, n, k)) && ir_get(g, ir_in(g, n, k))->root == root)
-                return true;
     }
     return false;
 }

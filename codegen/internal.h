@@ -41,6 +41,10 @@ typedef struct cg_facts {
     cg_fact *node;
     int32_t *src;               /* by operand (index in g->operands): the last node that wrote its storage before, -1: nobody */
     int32_t *deps;      int64_t n_deps, cap_deps;
+    int32_t *reads;             /* by node: newest operand (index in g->operands) that lives in its storage, -1; next_read leads to older ones */
+    int32_t *next_read;         /* by operand */
+    int32_t *reader;            /* by operand: its node */
+    uint8_t *output;            /* by node: an output lives in its storage */
     bool all_eager;
     int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
 } cg_facts;
@@ -54,7 +58,7 @@ int64_t cg_numel(const kb_type *t);
 /* How a pointwise node is computed: a row of bodies.def and which operands it takes, or a plain conversion (body NULL). */
 typedef struct cg_recipe {
     const cg_body *body;
-    char name[24];
+    const char *name;
     int n;
     ir_ref in[CG_MAX_OPERANDS];
     double fallback[CG_MAX_OPERANDS];   /* where in is IR_NONE */
@@ -92,9 +96,6 @@ typedef struct cg_nest {
     int first[LP_MAX_OUTER + 1];        /* of each nest dimension (the inner one last): the space's innermost dimension in it, -1: size 1 */
 } cg_nest;
 bool cg_nest_make(const cg_space *s, const cg_access *accesses, int n, cg_nest *nest);
-
-/* Everything that a group's members touch, operands and results, each once. */
-typedef struct cg_touch { cg_access access; bool read, written; } cg_touch;
 
 /* ---- groups ----------------------------------------------------------------------------------------------------------------------- */
 typedef struct cg_group {

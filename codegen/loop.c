@@ -30,8 +30,14 @@ static const uint8_t rules[LP_OP_COUNT] = {
 
 lp_kernel *lp_new(const char *name)
 {
+    enum { ROOM = 48 };                         /* instructions: most kernels never grow */
     lp_kernel *k = kb_calloc(1, sizeof *k);
-    if (k && name) {
+    if (!k || !(k->insts = kb_alloc(ROOM * sizeof *k->insts))) {
+        kb_free(k);
+        return NULL;
+    }
+    k->cap_insts = ROOM;
+    if (name) {
         size_t n = strlen(name);
         if (n >= sizeof k->name)
             n = sizeof k->name - 1;

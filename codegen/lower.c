@@ -291,14 +291,27 @@ static void name_kernel(lowering *l, int32_t number)
 {
     const cg_group *g = l->c.group;
     char *s = l->k->name;
-    size_t size = sizeof l->k->name, at = (size_t)snprintf(s, size, "k%d", (int)number);
-    for (int i = 0; i < g->n && at + 2 < size; i++)
-        at += (size_t)snprintf(s + at, size - at, "_%s", ir_op_name(l->c.f->g->nodes[g->nodes[i]].op));
+    size_t at = (size_t)snprintf(s, sizeof l->k->name, "k%d", (int)number);
+    for (int i = 0; i < g->n; i++) {
+        const char *op = ir_op_name(l->c.f->g->nodes[g->nodes[i]].op);
+        size_t n = strlen(op);
+        if (at + n + 2 > sizeof l->k->name)
+            break;
+        s[at++] = '_';
+        memcpy(s + at, op, n + 1);
+        at += n;
+    }
 }
 
 static int64_t large_output(void)
 {
-    long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    static long known;                          /* asking takes microseconds in a virtual machine; threads that race write the same */
+    long l3 = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!l3) {
+        l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+        l3 = l3 > 0 ? l3 : -1;
+        __atomic_store_n(&known, l3, __ATOMIC_RELAXED);
+    }
     int64_t limit = 32 << 20;                   /* virtual machines report a whole host's cache; from here on streaming was measured faster */
     return l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit;
 }

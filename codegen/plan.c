@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct life { int32_t first, last, slot; int64_t offset, bytes; bool taken /* its block went to another value */; } life;
+typedef struct life { int32_t first, last, slot, next /* of those with the same first step, -1 */; int64_t offset, bytes; bool taken /* its block went to another value */; } life;
 
 typedef struct planner {
     cg_program *p;
@@ -21,6 +21,7 @@ typedef struct planner {
     life *lives;                /* by node index of the storage; first < 0: never touched */
     int32_t *live;              /* storages with a block in the arena now */
     int64_t n_live;
+    int32_t *born;              /* by step: the first storage that it is the first to touch, -1 */
 } planner;
 
 /* ---- lifetimes ------------------------------------------------------------------------------------------------------------------ */
@@ -48,7 +49,7 @@ static void use_group(planner *pl, int32_t group, int32_t step)
         if (ir_is(ir_in(ir, n, k)) && !cg_is_weak(ir, ir_in(ir, n, k)))
             use(pl, pl->f->node[ir_in(ir, n, k).i - 1].home, step);
     use(pl, pl->f->node[g->nodes[0]].home, step);
-    for (int64_t i = g->nodes[0] + 1; i < ir->n_nodes; i++)
+    for (int64_t i = g->nodes[0] + 1; i < ir->n_nodes && kb_op_info((kb_opcode)n->op)->n_out > 1; i++)
         if (ir->nodes[i].op == IR_PROJ && (int32_t)ir_in(ir, &ir->nodes[i], 0).i - 1 == g->nodes[0])
             use(pl, ir->nodes[i].root, step);
 }
@@ -172,16 +173,18 @@ static bool take_over(planner *pl, const cg_lowered *w, uint32_t root, int32_t s
 
 static void plan_memory(planner *pl)
 {
-    const ir_graph *g = pl->f->g;
+    for (int32_t s = 0; s < (int32_t)pl->gs->n_order; s++)
+        pl->born[s] = -1;
+    for (int32_t i = (int32_t)pl->f->g->n_nodes - 1; i >= 0; i--)       /* lists in program order */
+        if (pl->lives[i].first >= 0) {
+            pl->lives[i].next = pl->born[pl->lives[i].first];
+            pl->born[pl->lives[i].first] = i;
+        }
     for (int32_t s = 0; s < (int32_t)pl->gs->n_order; s++) {
         int32_t group = pl->gs->order[s];
-        for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++) {
-            life *l = &pl->lives[i];
-            if (l->first != s || l->slot)
-                continue;
-            if (!pl->gs->v[group].fused || !take_over(pl, &pl->lowered[group], i, s))
-                place_block(pl, i);
-        }
+        for (int32_t i = pl->born[s]; i >= 0; i = pl->lives[i].next)
+            if (!pl->lives[i].slot && (!pl->gs->v[group].fused || !take_over(pl, &pl->lowered[group], (uint32_t)i, s)))
+                place_block(pl, (uint32_t)i);
         for (int64_t i = 0; i < pl->n_live;)
             if (pl->lives[pl->live[i]].last <= s)
                 memmove(&pl->live[i], &pl->live[i + 1], (size_t)(--pl->n_live - i) * sizeof *pl->live);
@@ -299,7 +302,7 @@ static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *
     return buf->layout ? KN_OK : kb_error_status();
 }
 
-static kn_status eager_call(planner *pl, cg_step *st, uint32_t node, const kb_infer *in)
+static kn_status eager_call(planner *pl, cg_step *st, uint32_t node, int n_out, const kb_type *out)
 {
     const ir_graph *g = pl->f->g;
     const ir_node *n = &g->nodes[node];
@@ -317,8 +320,8 @@ static kn_status eager_call(planner *pl, cg_step *st, uint32_t node, const kb_in
         st->call.n_in = 1;
         return eager_result(pl, node, 0, &t, &st->bufs[n->n_in], &st->places[n->n_in]);
     }
-    for (int k = 0; k < in->n_out && s == KN_OK; k++)
-        s = eager_result(pl, node, k, &in->out[k], &st->bufs[n->n_in + k], &st->places[n->n_in + k]);
+    for (int k = 0; k < n_out && s == KN_OK; k++)
+        s = eager_result(pl, node, k, &out[k], &st->bufs[n->n_in + k], &st->places[n->n_in + k]);
     return s;
 }
 
@@ -328,10 +331,17 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     const ir_node *n = &g->nodes[node];
     kb_type types[KB_MAX_IN];
     kb_infer in;
-    kn_status s = cg_infer_node(g, node, &in, types);
+    int n_out = kb_op_info((kb_opcode)n->op)->n_out;
+    const kb_type *out = &g->types[n->type];
+    kn_status s = KN_OK;
+    if (n_out > 1) {                    /* the types of further results are known by inference only */
+        s = cg_infer_node(g, node, &in, types);
+        n_out = in.n_out;
+        out = in.out;
+    }
     if (s != KN_OK)
         return s;
-    int n_bufs = n->n_in + in.n_out;
+    int n_bufs = n->n_in + n_out;
     int64_t *words = kb_arena_alloc(&pl->p->arena, (size_t)(n->n_words + 1) * sizeof *words);
     st->bufs = kb_arena_alloc(&pl->p->arena, (size_t)n_bufs * sizeof *st->bufs);
     st->places = kb_arena_alloc(&pl->p->arena, (size_t)n_bufs * sizeof *st->places);
@@ -341,10 +351,10 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
         memcpy(words, ir_words(g, n), (size_t)n->n_words * sizeof *words);
     st->eager = true;
     st->write = kb_op_info((kb_opcode)n->op)->cls == KB_WRITE;
-    st->call = (kb_call){.op = (kb_opcode)n->op, .math = in.math, .n_in = n->n_in, .n_out = in.n_out, .words = words};
+    st->call = (kb_call){.op = (kb_opcode)n->op, .math = pl->f->node[node].math, .n_in = n->n_in, .n_out = n_out, .words = words};
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;
-    s = eager_call(pl, st, node, &in);
+    s = eager_call(pl, st, node, n_out, out);
     st->writes_input = st->write && is_input(pl->p, st->places[0]);
     return s;
 }
@@ -377,9 +387,10 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     p->output_bytes = kb_arena_alloc(&p->arena, (size_t)(g->n_outputs + 1) * sizeof *p->output_bytes);
     p->consts = kb_arena_alloc(&p->arena, (size_t)(g->n_consts + 1) * sizeof *p->consts);
     pl.lives = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.lives);
-    pl.live = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.live);
+    pl.live = kb_calloc((size_t)g->n_nodes + (size_t)gs->n_order + 1, sizeof *pl.live);
     kn_status s = p->output_bytes && p->consts && pl.lives && pl.live ? KN_OK : kb_error_status();
     if (s == KN_OK) {
+        pl.born = pl.live + g->n_nodes;
         if (g->n_consts)
             memcpy(p->consts, g->consts, (size_t)g->n_consts * sizeof *p->consts);
         set_lives(&pl);

@@ -73,9 +73,9 @@ bool cg_space_make(const cg_facts *f, const int32_t *nodes, int n, cg_space *s)
     if (s->n > CG_MAX_DIMS)
         return false;
     for (int i = 0; i < s->n; i++) {            /* outermost first */
-        if (c.at[s->n - i] % c.at[s->n - i - 1])
-            return false;
         s->size[i] = c.at[s->n - i] / c.at[s->n - i - 1];
+        if (s->size[i] * c.at[s->n - i - 1] != c.at[s->n - i])
+            return false;
         if (!s->inner || c.at[s->n - i - 1] >= s->inner)
             s->n_outer++;
     }
@@ -93,9 +93,15 @@ static bool spread(const cg_space *s, const kb_type *domain, int rank, const int
         int k = d - domain->rank + rank;
         int64_t stride = k < 0 || (sizes[k] == 1 && size != 1) ? 0 : strides[k];
         while (size > 1) {
-            if (j < 0 || size % s->size[j])
+            if (j < 0)
                 return false;
             a->stride[j] = stride;
+            if (size == s->size[j]) {           /* nearly always; divisions are slow */
+                j--;
+                break;
+            }
+            if (size % s->size[j])
+                return false;
             stride *= s->size[j];
             size /= s->size[j--];
         }

@@ -53,7 +53,7 @@ static const kn_field ffn_fields[] = {
 };
 KN_DEFINE_CLASS(ffn_class, Ffn, ffn_forward, ffn_fields, tensor, (tensor));
 
-static kn_module *ffn_new(void)
+static inline kn_module *ffn_new(void)
 {
     KN_SCOPE;                               /* pos is retained by the module, so it outlives this scope */
     return KN_BASE(kn_new(Ffn, &ffn_class, .embed = kn_nn_linear(8, 64), .pos = kn_zeros(KN_F32, KN_SHAPE(8, 64)), .n_blocks = 3,
@@ -83,7 +83,7 @@ static const kn_field early_exit_fields[] = {
 };
 KN_DEFINE_CLASS(early_exit_class, EarlyExit, early_exit_forward, early_exit_fields, tensor, (tensor));
 
-static kn_module *early_exit_new(void)
+static inline kn_module *early_exit_new(void)
 {
     return KN_BASE(kn_new(EarlyExit, &early_exit_class, .sure = 0.95, .stem = kn_nn_linear(64, 48), .exit1 = kn_nn_linear(48, 10),
         .deep1 = kn_nn_linear(48, 128), .deep2 = kn_nn_linear(128, 48), .exit2 = kn_nn_linear(48, 10)));
@@ -132,7 +132,7 @@ static const kn_field cnn_fields[] = {
 };
 KN_DEFINE_CLASS(cnn_class, Cnn, cnn_forward, cnn_fields, tensor, (tensor));
 
-static kn_module *cnn_new(void)
+static inline kn_module *cnn_new(void)
 {
     return KN_BASE(kn_new(Cnn, &cnn_class, .conv1 = conv3x3(1, 16), .bn1 = kn_nn_batch_norm2d(16), .res = residual_new(16),
         .conv2 = conv3x3(16, 32), .bn2 = kn_nn_batch_norm2d(32), .head = kn_nn_linear(32, 10)));
@@ -184,7 +184,7 @@ static const kn_field transformer_fields[] = {
 };
 KN_DEFINE_CLASS(transformer_class, Transformer, transformer_forward, transformer_fields, tensor, (tensor, optional, optional));
 
-static kn_module *transformer_new(void)
+static inline kn_module *transformer_new(void)
 {
     return KN_BASE(kn_new(Transformer, &transformer_class, .scale = sqrt(48), .embedding = kn_nn_embedding(82, 48),
         .pos_encoder = positional_encoding_new(48), .transformer = kn_nn_transformer_encoder(48, 4, 2, .dim_feedforward = 128, .dropout = 0.05),
@@ -218,7 +218,7 @@ KN_DEFINE_CLASS(moe_class, Moe, moe_forward, moe_fields, tensor, (tensor));
 
 static kn_module *expert_new(void) { return kn_nn_sequential(kn_nn_linear(48, 64), kn_nn_relu(), kn_nn_linear(64, 48)); }
 
-static kn_module *moe_new(void)
+static inline kn_module *moe_new(void)
 {
     return KN_BASE(kn_new(Moe, &moe_class, .stem = kn_nn_linear(64, 48), .gate = kn_nn_linear(48, 4), .head = kn_nn_linear(48, 10),
         .experts = kn_nn_module_list(expert_new(), expert_new(), expert_new(), expert_new())));

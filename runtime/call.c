@@ -40,7 +40,18 @@ static inline kn_value run_forward(rt_ctx *ctx, const rt_class *k, kn_module *m,
 }
 
 /* ---- with hooks ------------------------------------------------------------------------------------------------------------------ */
-typedef struct hooked { rt_hook_list *global_pre, *pre, *post, *global_post; } hooked;
+typedef struct hooked { rt_undo undo; rt_hook_list *global_pre, *pre, *post, *global_post; } hooked;
+
+/* At the call's end; or when its scope closes after a longjmp. */
+static void release_lists(rt_undo *u)
+{
+    hooked *h = (hooked *)u, was = *h;
+    h->global_pre = h->pre = h->post = h->global_post = NULL;
+    rt_hooks_release(was.global_pre);
+    rt_hooks_release(was.pre);
+    rt_hooks_release(was.post);
+    rt_hooks_release(was.global_post);
+}
 
 static bool valid(kn_value v) { return v.kind <= KN_KIND_MODULE && (v.kind != KN_KIND_TENSOR || v.as.tensor->state != RT_DEAD); }
 
@@ -91,19 +102,22 @@ static bool run_post(const rt_hook_list *l, kn_module *m, kn_value in, kn_value 
 static __attribute__((noinline)) kn_value run_hooked(rt_ctx *ctx, const rt_class *k, kn_module *m, size_t n, const kn_value *args, const char *site)
 {
     rt_hooks *own = &m->state->hooks;
-    hooked h = {rt_hooks_acquire(&rt_global_hooks.pre), rt_hooks_acquire(&own->pre), rt_hooks_acquire(&own->post), rt_hooks_acquire(&rt_global_hooks.post)};
+    hooked *h = rt_scope_undo(ctx, sizeof *h, release_lists);
+    if (!h)
+        return failed(ctx, k->c.name, site);
+    h->global_pre = rt_hooks_acquire(&rt_global_hooks.pre);
+    h->pre = rt_hooks_acquire(&own->pre);
+    h->post = rt_hooks_acquire(&own->post);
+    h->global_post = rt_hooks_acquire(&rt_global_hooks.post);
     kn_value in, out = kn_none();
-    bool good = tuple_of(ctx, n, args, &in) && run_pre(ctx, h.global_pre, m, &in) && run_pre(ctx, h.pre, m, &in);
+    bool good = tuple_of(ctx, n, args, &in) && run_pre(ctx, h->global_pre, m, &in) && run_pre(ctx, h->pre, m, &in);
     if (good) {
         out = run_forward(ctx, k, m, in.count, in.as.items, site);
-        good = run_post(h.post, m, in, &out) && run_post(h.global_post, m, in, &out);
+        good = run_post(h->post, m, in, &out) && run_post(h->global_post, m, in, &out);
     }
     if (!good)
         out = failed(ctx, k->c.name, site);
-    rt_hooks_release(h.global_pre);
-    rt_hooks_release(h.pre);
-    rt_hooks_release(h.post);
-    rt_hooks_release(h.global_post);
+    release_lists(&h->undo);
     return out;
 }
 
@@ -134,7 +148,7 @@ static inline bool enter(rt_ctx *ctx, kn_module *m)
     if (__builtin_expect(ctx->n_scopes == ctx->cap_scopes || ctx->n_modules == ctx->cap_modules, 0))
         return kn_scope_open(NULL).id && rt_module_push(ctx, m);
     ctx->scopes[ctx->n_scopes++] = (rt_scope){++ctx->next_scope, (uint32_t)ctx->n_owned, NULL};
-    ctx->modules[ctx->n_modules++] = (rt_module_frame){m, (uint32_t)ctx->n_scopes};
+    ctx->modules[ctx->n_modules++] = (rt_module_frame){m, (uint32_t)ctx->n_scopes, ctx->disabled};
     if (__builtin_expect(ctx->trace != NULL, 0))
         ctx->trace->ops->module_enter(ctx->trace, m);
     return true;

@@ -1,7 +1,8 @@
 /* context.c: the thread's context, scopes, module frames.
  *
  * `owned` is one flat list for all open scopes of a thread. An entry says at which depth it is owned; a scope that closes releases what stands above its
- * mark and belongs to its depth or deeper, and keeps what was handed further out. An entry's pointer has its low bit set when it is plain memory.
+ * mark and belongs to its depth or deeper, and keeps what was handed further out. An entry's pointer has its low bit set when it is plain memory, and the
+ * next one as well when that begins with an rt_undo.
  */
 #include "runtime/rt.h"
 #include <stdio.h>
@@ -28,7 +29,8 @@ rt_ctx *rt_ctx_new_for_thread(void)
 
 /* ---- owned things ------------------------------------------------------------------------------------------------------------- */
 static inline bool is_memory(const kn_tensor *t) { return ((uintptr_t)t & 1) != 0; }
-static inline void *memory_of(const kn_tensor *t) { return (void *)((uintptr_t)t & ~(uintptr_t)1); }
+static inline bool is_undo(const kn_tensor *t) { return ((uintptr_t)t & 2) != 0; }
+static inline void *memory_of(const kn_tensor *t) { return (void *)((uintptr_t)t & ~(uintptr_t)3); }
 
 static bool own(rt_ctx *ctx, kn_tensor *t)
 {
@@ -66,7 +68,7 @@ static void let_go(kn_tensor *t)
 void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
 {
     while (ctx->n_modules && ctx->modules[ctx->n_modules - 1].depth > depth)
-        ctx->n_modules--;
+        ctx->disabled = ctx->modules[--ctx->n_modules].disabled;
     while (ctx->trace && ctx->trace->depth > depth)
         ctx->trace->ops->abandon(ctx->trace, ctx);
     while (ctx->parked && ctx->parked->depth > depth)
@@ -75,8 +77,15 @@ void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
         return;
     int64_t mark = ctx->scopes[depth].mark, kept = mark, n = ctx->n_owned;
     ctx->n_scopes = depth;
-    for (int64_t i = mark; i < n; i++) {        /* releasing runs no user code that could own something here */
+    rt_undo *undo = NULL;
+    for (int64_t i = mark; i < n; i++) {        /* releasing runs no user code that could own something here; undoing may, so it comes after */
         rt_owned o = ctx->owned[i];
+        if (o.depth > depth && is_undo(o.t)) {
+            rt_undo *u = memory_of(o.t);
+            u->next = undo;
+            undo = u;
+            continue;
+        }
         if (o.depth > depth) {
             let_go(o.t);
             continue;
@@ -86,6 +95,12 @@ void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
         ctx->owned[kept++] = o;
     }
     ctx->n_owned = kept;
+    while (undo) {
+        rt_undo *u = undo;
+        undo = u->next;
+        u->undo(u);
+        kb_free(u);
+    }
 }
 
 static void ctx_free(void *p)
@@ -140,6 +155,18 @@ void *rt_scope_alloc(rt_ctx *ctx, size_t size)
     return p;
 }
 
+void *rt_scope_undo(rt_ctx *ctx, size_t size, void (*undo)(rt_undo *u))
+{
+    rt_undo *u = kb_calloc(1, size);
+    if (!u)
+        return NULL;
+    u->undo = undo;
+    if (own(ctx, (kn_tensor *)((uintptr_t)u | 3)))
+        return u;
+    kb_free(u);
+    return NULL;
+}
+
 uint32_t rt_escape_depth(const rt_ctx *ctx, const char *function)
 {
     int64_t depth = ctx->n_scopes;
@@ -180,7 +207,7 @@ kn_tensor *(kn_escape)(kn_tensor *t, const char *function)
 /* ---- module frames ---------------------------------------------------------------------------------------------------------------- */
 bool rt_module_push(rt_ctx *ctx, kn_module *m)
 {
-    rt_module_frame f = {m, (uint32_t)ctx->n_scopes};
+    rt_module_frame f = {m, (uint32_t)ctx->n_scopes, ctx->disabled};
     if (!KB_PUSH(&ctx->modules, &ctx->n_modules, &ctx->cap_modules, f))
         return false;
     if (ctx->trace)

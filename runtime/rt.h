@@ -60,7 +60,11 @@ typedef struct rt_scope { uint64_t id; uint32_t mark; const char *function; } rt
 typedef struct rt_module_frame {
     kn_module *module;
     uint32_t depth;                             /* scopes open when it was pushed */
+    int32_t disabled;                           /* as the call found it: restored when the call is left by longjmp */
 } rt_module_frame;
+
+/* What must be undone when a scope closes under a call that longjmp left: the head of a block from rt_scope_undo. */
+typedef struct rt_undo { void (*undo)(struct rt_undo *u); struct rt_undo *next; } rt_undo;
 
 struct rt_ctx {
     rt_trace *trace;                            /* NULL: eager */
@@ -134,6 +138,8 @@ kn_status rt_need(kn_tensor *t, int code, const char *site);
 /* ---- scopes and module frames ------------------------------------------------------------------------------------------------ */
 /* Memory that lives as long as the innermost scope (items of tuples and dicts). NULL when memory is short. */
 void *rt_scope_alloc(rt_ctx *ctx, size_t size);
+/* A zeroed block that begins with an rt_undo; when the innermost scope has closed, undo is called and the block freed. NULL when memory is short. */
+void *rt_scope_undo(rt_ctx *ctx, size_t size, void (*undo)(rt_undo *u));
 /* The depth that kn_escape(…, function) hands to; tensor and memory move to that depth if they are owned deeper (by this thread). */
 uint32_t rt_escape_depth(const rt_ctx *ctx, const char *function);
 void rt_escape_tensor(rt_ctx *ctx, kn_tensor *t, uint32_t depth);

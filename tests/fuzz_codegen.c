@@ -1,4 +1,4 @@
-/* fuzz_codegen.c SECONDS [SEED]: random graphs as programs against the op interpreter, bit for bit: every other one with interpreted kernels, the rest with
+/* fuzz_codegen.c SECONDS [SEED]: random graphs, and the same graphs at other sizes, as programs against the op interpreter, bit for bit: every other one with interpreted kernels, the rest with
  * machine code where kiln-llvm.so is found. A failing graph is made shorter (fewer operators of the same seed) and written to fuzz_codegen.kn. Exits
  * with 1 then.
  */
@@ -16,6 +16,16 @@ static const char *try_graph(uint64_t seed, int ops, char **text)
     static char kept[4096];
     ir_graph *g = rg_make(seed, ops);
     const char *bad = !g ? "out of memory" : g->status ? g->error : rg_compare(g, seed, NULL, NULL);
+    for (uint64_t sizes = 0; g && !bad && sizes < 3; sizes++) {         /* the second and third find code for any size */
+        ir_graph *other = rg_resize(g, seed + sizes);
+        bad = other ? rg_compare(other, seed, NULL, NULL) : NULL;
+        if (bad) {
+            ir_free(g);
+            g = other;
+        } else {
+            ir_free(other);
+        }
+    }
     if (bad) {
         snprintf(kept, sizeof kept, "%s", bad);
         kb_free(*text);

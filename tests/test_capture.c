@@ -434,6 +434,42 @@ static kn_value writes_its_argument(World *w, kn_tensor *x)
 }
 Test(capture, argument_that_is_a_parameter_on_some_calls) { worlds_with("alias", writes_its_argument, aliasing_input, 15); }
 
+/* One memory lent twice: two storages that know nothing of each other. */
+static kn_value shifted_twins(World *w, kn_tensor *x)
+{
+    kn_tensor *before = kn_mul(w->b, 2.0);
+    kn_add_(w->a, x);
+    kn_tensor *y = kn_mul(w->b, 2.0);
+    if (w->call % 2)
+        see(w, kn_item(kn_select(kn_reshape(w->b, KN_SHAPE(16)), 0, 3)));
+    kn_mul_(w->b, 0.5);
+    return kn_tuple(before, y, kn_add(w->a, w->b));
+}
+Test(capture, memory_lent_twice)
+{
+    KN_SCOPE;
+    static float memory[2][32];
+    World *w[2];
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < 32; i++)
+            memory[k][i] = (float)i;
+        w[k] = world_new(shifted_twins);
+        kn_assign(&w[k]->a, kn_from_borrowed(KN_F32, KN_SHAPE(4, 4), memory[k], NULL, NULL));
+        kn_assign(&w[k]->b, kn_from_borrowed(KN_F32, KN_SHAPE(4, 4), memory[k] + 3, NULL, NULL));
+    }
+    kn_module *fast = kn_compile(KN_BASE(w[1]));
+    for (int i = 0; i < 6; i++) {
+        kn_tensor *x[2] = {ramp(4, 4, i), ramp(4, 4, i)};
+        w[0]->call = w[1]->call = i;
+        kn_value v[2] = {kn_call_value(KN_BASE(w[0]), x[0]), kn_call_value(fast, x[1])};
+        compare("twins", i, w, v, x);
+        cr_assert_arr_eq(memory[0], memory[1], sizeof memory[0], "call %d", i);
+    }
+    kn_module_free(fast);
+    kn_module_free(KN_BASE(w[0]));
+    kn_module_free(KN_BASE(w[1]));
+}
+
 /* ---- the host between operators --------------------------------------------------------------------------------------------------------------- */
 FORWARD(mapped_write_between_operators, 6)
 {
@@ -547,6 +583,33 @@ FORWARD(zero_size_writes_and_reads, 5)
     kn_tensor *none = kn_narrow(w->buf, 0, 4, 0);
     kn_add_(none, 1.0);
     return kn_tuple(none, kn_sum(none), kn_prod(none), kn_mul(none, kn_narrow(x, 0, 0, 1)), kn_matmul(x, kn_transpose(none, 0, 1)));
+}
+
+/* Code is generated and run while the host rounds upwards and flushes to zero. */
+static kn_value rounded(World *w, kn_tensor *x)
+{
+    kn_tensor *h = kn_gelu(kn_exp(kn_mul(x, w->a)));
+    h = kn_add(kn_tanh(h), kn_erf(kn_sin(kn_log1p(kn_abs(x)))));
+    return kn_tuple(kn_mul(h, 0.1), kn_softmax(kn_div(x, 3.0), -1), kn_layer_norm(h, KN_SHAPE(4), NULL, NULL, 1e-5), kn_mean(kn_matmul(h, w->b)),
+                    kn_mul(kn_exp(kn_sub(x, 87.5)), 1e-3));
+}
+Test(capture, host_that_changed_the_rounding)
+{
+    KN_SCOPE;
+    World *w[2] = {world_new(rounded), world_new(rounded)};
+    kn_module *fast = kn_compile(KN_BASE(w[1]));
+    unsigned usual = __builtin_ia32_stmxcsr();
+    for (int i = 0; i < 4; i++) {
+        kn_tensor *x[2] = {ramp(4, 4, i), ramp(4, 4, i)};
+        kn_value v[2] = {kn_call_value(KN_BASE(w[0]), x[0])};
+        __builtin_ia32_ldmxcsr(usual | 0x4000 | 0x8040);       /* upwards, denormals flushed and taken for zero */
+        v[1] = kn_call_value(fast, x[1]);
+        __builtin_ia32_ldmxcsr(usual);
+        compare("rounding", i, w, v, x);
+    }
+    kn_module_free(fast);
+    kn_module_free(KN_BASE(w[0]));
+    kn_module_free(KN_BASE(w[1]));
 }
 
 /* ---- control ---------------------------------------------------------------------------------------------------------------------------------- */

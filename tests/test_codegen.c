@@ -197,6 +197,93 @@ Test(codegen, dumps_a_folder, .init = interpreted)
     ir_free(g);
 }
 
+/* ---- sizes ------------------------------------------------------------------------------------------------------------------------------ */
+/* Kernels compiled for a graph whose text has places for two sizes: rows, then the length of a row */
+static int compiled_at(const char *text, int rows, int n, int kernels)
+{
+    char at[1024];
+    char *w = at;
+    for (const char *c = text; *c; c++)
+        w += *c == 'R' || *c == 'N' ? sprintf(w, "%d", *c == 'R' ? rows : n) : (*w = *c, 1);
+    *w = 0;
+    cg_stats s = check(at);
+    cr_assert_eq(s.kernels, kernels, "%d kernels\n%s", s.kernels, at);
+    cr_assert(s.plan_ms > 0 && s.plan_ms <= s.compile_ms);
+    return s.kernels_compiled;
+}
+
+typedef struct sized { int rows, n, compiled; } sized;
+static void compiles(const char *text, int kernels, const sized *at, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int got = compiled_at(text, at[i].rows, at[i].n, kernels);
+        cr_assert_eq(got, at[i].compiled, "size %d, %d rows of %d: %d kernels compiled, not %d\n%s", i, at[i].rows, at[i].n, got, at[i].compiled, text);
+    }
+}
+#define COMPILES(text, kernels, ...) compiles(text, kernels, (const sized[]){__VA_ARGS__}, sizeof((const sized[]){__VA_ARGS__}) / sizeof(sized))
+
+/* Rows: never. Their length: once for the first, once for all others; the first keeps its own. */
+Test(codegen, row_lengths_compile_twice)
+{
+    COMPILES("graph (%0: f32[R, N], %1: f32[N]) {\n %2 = mul(%0, 0.125)\n %3 = add(%2, %1, _)\n %4 = softmax(%3) dim=-1\n return %4\n}\n", 1,
+             {4, 20, 1}, {7, 20, 0}, {4, 21, 1}, {3, 22, 0}, {4, 20, 0}, {2, 5000, 0}, {9, 31, 0}, {300, 33, 0}, {2, 2, 0});
+    COMPILES("graph (%0: f32[R, N], %1: f32[N], %2: f32[N]) {\n %3 = layer_norm(%0, %1, %2, 1e-5) normalized_shape=[N]\n %4 = var(%3) dims=[1]\n"
+             " return %3, %4\n}\n", 1, {4, 64, 1}, {8, 64, 0}, {8, 65, 1}, {8, 4097, 0}, {2, 3, 0}, {5, 64, 0});
+    cg_shutdown();
+}
+
+/* A row's length is in the code of short rows only */
+Test(codegen, pure_maps_compile_once)
+{
+    COMPILES("graph (%0: f32[N]) {\n %1 = exp(%0)\n %2 = mul(%1, 3.0)\n return %2\n}\n", 1, {0, 10, 1}, {0, 11, 0}, {0, 5000, 0}, {0, 2, 0});
+    COMPILES("graph (%0: f32[R, N], %1: f32[N]) {\n %2 = add(%0, %1, _)\n %3 = tanh(%2)\n return %3\n}\n", 1,
+             {3, 1000, 1}, {5, 2000, 0}, {5, 10, 0}, {4, 257, 0});
+    COMPILES("graph (%0: f32[R, N], %1: f32[N]) {\n %2 = add(%0, %1, _)\n %3 = sigmoid(%2)\n return %3\n}\n", 1,
+             {3, 10, 1}, {5, 10, 0}, {5, 11, 1}, {5, 10, 0}, {4, 2000, 0}, {2, 12, 0});
+    cg_shutdown();
+}
+
+Test(codegen, strides_are_no_part_of_code)
+{
+    COMPILES("graph (%0: f32[R, N], %1: f32[N, R]) {\n %2 = transpose(%1) dim0=0 dim1=1\n %3 = add(%0, %2, _)\n %4 = sum(%3) dims=[1]\n return %3, %4\n}\n", 1,
+             {4, 300, 1}, {7, 300, 0}, {4, 301, 1}, {40, 302, 0}, {5, 7, 0}, {7, 300, 0});
+    cg_shutdown();
+}
+
+/* Two lengths of rows in one graph: the second is known to be another size of the first's kernel */
+Test(codegen, lengths_in_one_graph)
+{
+    COMPILES("graph (%0: f32[R, N], %1: f32[R, 7]) {\n %2 = softmax(%0) dim=1\n %3 = softmax(%1) dim=1\n return %2, %3\n}\n", 2,
+             {4, 9, 2}, {5, 9, 0}, {5, 12, 0});
+    cg_shutdown();
+}
+
+/* A random graph at other sizes: the same bits, and hardly a kernel more */
+Test(codegen, random_graphs_resized)
+{
+    int kernels = 0, compiled = 0, graphs = 0;
+    cr_assert_not_null(cg_backend_get(), "%s", kb_error_text());
+    for (uint64_t seed = 1; seed < 60; seed++) {
+        ir_graph *g = rg_make(seed, 10);
+        cr_assert_not_null(g);
+        for (uint64_t other = 0; other < 5; other++) {
+            ir_graph *sized = rg_resize(g, other);
+            cg_stats s = {0};
+            if (!sized)
+                continue;
+            const char *bad = rg_compare(sized, seed, NULL, &s);
+            cr_assert(!bad, "seed %d, sizes %d: %s\n%s", (int)seed, (int)other, bad, ir_print(sized));
+            kernels += other > 2 ? s.kernels : 0;
+            compiled += other > 2 ? s.kernels_compiled : 0;
+            graphs += other > 2;
+            ir_free(sized);
+        }
+        ir_free(g);
+    }
+    cr_assert(graphs > 60 && compiled * 20 < kernels, "%d graphs: %d of %d kernels compiled at the fourth and fifth sizes", graphs, compiled, kernels);
+    cg_shutdown();
+}
+
 /* ---- random graphs ---------------------------------------------------------------------------------------------------------------------- */
 static void random_graphs(int count, uint64_t first, const cg_options *o)
 {

@@ -173,6 +173,41 @@ tr_module *tr_module_of(const kn_module *m)
     return NULL;
 }
 
+kn_status kn_mark_dynamic(kn_tensor *t, int dim)
+{
+    int rank = kn_rank(t);
+    if (rank < 0)
+        return kb_fail(KN_E_STATE, "mark_dynamic: %s", kn_tensor_error(t));
+    if (dim < -rank || dim >= rank)
+        return kb_fail(KN_E_INDEX, "mark_dynamic: dimension %d is out of range for a tensor of rank %d", dim, rank);
+    t->flags |= RT_T_DYNAMIC;
+    return KN_OK;
+}
+
+static kn_status status_of(kn_value v)
+{
+    for (uint32_t i = 0; (v.kind == KN_KIND_TUPLE || v.kind == KN_KIND_DICT) && i < v.count; i++)
+        if (status_of(v.as.items[i]) != KN_OK)
+            return kb_error_status();
+    if (v.kind == KN_KIND_TENSOR && kn_failed(v.as.tensor))
+        return kb_fail(kn_tensor_status(v.as.tensor), "%s", kn_tensor_error(v.as.tensor));
+    return KN_OK;
+}
+
+kn_status(kn_warm)(kn_module *m, size_t n, const kn_value *args, const char *site)
+{
+    if (!tr_module_of(m))
+        return kb_error_status();
+    for (int i = 0; i < 2; i++) {
+        kn_scope scope = kn_scope_open(NULL);
+        kn_status s = status_of(rt_call(m, n, args, site));
+        kn_scope_close(scope);
+        if (s != KN_OK)
+            return s;
+    }
+    return KN_OK;
+}
+
 /* ---- plain function pointers ---------------------------------------------------------------------------------------------------------------- */
 typedef struct closure { kn_module *compiled; size_t n; } closure;
 

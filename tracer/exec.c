@@ -324,6 +324,12 @@ void tr_fill_leftovers(tr_frame *f)
 }
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------------------------- */
+/* Two storages are one memory where the host lent it twice. */
+static bool overlap(const rt_storage *a, const rt_storage *b)
+{
+    return (const char *)a->data < (const char *)b->data + b->bytes && (const char *)b->data < (const char *)a->data + a->bytes;
+}
+
 /* Operands that share memory must share it as when the code was made, as far as something is written. */
 static bool aliases_fit(const tr_variant *v, char *const *data, rt_storage *const *storage)
 {
@@ -332,7 +338,7 @@ static bool aliases_fit(const tr_variant *v, char *const *data, rt_storage *cons
             if (!v->input_written[i] && !v->input_written[j])
                 continue;
             bool same = storage[i] == storage[j], was = v->input_alias[i] && v->input_alias[i] == v->input_alias[j];
-            if (same != was || (same && data[i] - data[j] != v->input_offset[i] - v->input_offset[j]))
+            if (same != was || (same && data[i] - data[j] != v->input_offset[i] - v->input_offset[j]) || (!same && overlap(storage[i], storage[j])))
                 return false;
         }
     return true;

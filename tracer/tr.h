@@ -85,7 +85,7 @@ typedef struct tr_variant {
 } tr_variant;
 
 /* The plans of a generic graph, by sizes. Bounded: the one used longest ago goes first. */
-enum { TR_PLAN_BUCKETS = 256, TR_MAX_PLANS = 1024 };
+enum { TR_PLAN_BUCKETS = 256, TR_MAX_PLANS = 4096 };
 typedef struct tr_plans {
     pthread_mutex_t lock;
     tr_variant *bucket[TR_PLAN_BUCKETS], *newest, *stalest;

@@ -278,6 +278,84 @@ ir_graph *rg_make(uint64_t seed, int ops)
     return r.g;
 }
 
+/* ---- other sizes ------------------------------------------------------------------------------------------------------------------ */
+/* Distinct sizes stay distinct, so that a graph's structure stays what it is */
+static int64_t resized(int64_t size, uint64_t seed)
+{
+    static const int64_t from[] = {2, 3, 4, 5, 7, 8, 16, 33, 40, 64, 100}, to[][11] = {
+        {3, 2, 5, 4, 6, 9, 17, 31, 32, 63, 130}, {6, 5, 7, 3, 4, 11, 12, 40, 29, 70, 90}, {2, 4, 3, 6, 8, 10, 20, 34, 50, 66, 120},
+        {7, 9, 2, 8, 3, 5, 32, 21, 64, 41, 65}, {4, 6, 9, 2, 5, 7, 15, 36, 37, 48, 101}};
+    for (int i = 0; i < 11; i++)
+        if (from[i] == size)
+            return to[seed % 5][i];
+    return size;
+}
+
+static void resize_type(kb_type *t, uint64_t seed)
+{
+    bool columns = t->rank > 1 && t->stride[0].v == 1 && t->size[0].v > 1;
+    int64_t stride = 1;
+    for (int i = 0; i < t->rank; i++) {
+        int d = columns ? i : t->rank - 1 - i;
+        t->size[d] = kd_const(resized(t->size[d].v, seed));
+        t->stride[d] = kd_const(stride);
+        stride *= t->size[d].v;
+    }
+}
+
+/* Words that are sizes or positions */
+static void resize_words(kb_opcode op, const kb_type *x, int64_t *w, uint64_t seed)
+{
+    int64_t d = w[0] >= 0 && w[0] < x->rank ? w[0] : 0, size = x->rank ? x->size[d].v : 1;
+    if (op == OP_reshape || op == OP_expand || op == OP_layer_norm)
+        for (int64_t i = 1; i <= w[0]; i++)
+            w[i] = w[i] > 1 ? resized(w[i], seed) : w[i];
+    if (op == OP_slice || op == OP_select)
+        w[1] = w[1] < size - 1 ? w[1] : size > 1 ? size - 2 : 0;
+    if (op == OP_slice)
+        w[2] = size;
+}
+
+ir_graph *rg_resize(const ir_graph *g, uint64_t seed)
+{
+    ir_graph *to = ir_new();
+    ir_ref *map = calloc((size_t)g->n_nodes + 1, sizeof *map);
+    for (int64_t i = 0; i < g->n_nodes && !to->status; i++) {
+        const ir_node *n = &g->nodes[i];
+        kb_type t = g->types[n->type];
+        ir_ref in[KB_MAX_IN];
+        int64_t words[KB_MAX_WORDS];
+        if (n->op == IR_INPUT) {
+            resize_type(&t, seed);
+            map[i] = ir_input(to, &t, g->alias[n->attr]);
+            continue;
+        }
+        if (n->op >= OP_COUNT) {
+            map[i] = ir_copy_node(to, g, (uint32_t)i, map);
+            continue;
+        }
+        for (int k = 0; k < n->n_in; k++)
+            in[k] = ir_is(ir_in(g, n, k)) ? map[ir_in(g, n, k).i - 1] : IR_NONE;
+        memcpy(words, ir_words(g, n), (size_t)n->n_words * sizeof *words);
+        if (n->n_words)
+            resize_words((kb_opcode)n->op, ir_type(to, in[0]), words, seed);
+        map[i] = ir_emit(to, (kb_opcode)n->op, n->n_in, in, n->n_words, words);
+    }
+    for (int64_t i = 0; i < g->n_outputs && !to->status; i++)
+        ir_output(to, map[g->outputs[i].i - 1]);
+    for (int64_t i = 0; i < to->n_nodes && !to->status; i++)
+        if (numel(&to->types[to->nodes[i].type]) > 4 * MAX_NUMEL)
+            to->status = KN_E_VALUE;            /* too slow to interpret */
+    for (int64_t i = 0; i < to->n_outputs && !to->status; i++)
+        if (ir_get(to, to->outputs[i])->root != to->outputs[i].i - 1)
+            to->status = KN_E_VALUE;            /* what was a copy is a view at these sizes */
+    free(map);
+    if (!to->status)
+        return to;
+    ir_free(to);
+    return NULL;
+}
+
 /* ---- inputs ---------------------------------------------------------------------------------------------------------------------- */
 static void fill(char *at, kn_dtype d, int64_t n, uint64_t *s)
 {

@@ -7,6 +7,9 @@
  * Some inputs share memory (alias classes). Verified. NULL only when memory is short. */
 ir_graph *rg_make(uint64_t seed, int ops);
 
+/* The graph with other sizes: a size above 1 becomes another above 1, the same everywhere. NULL where an operator does not take them. */
+ir_graph *rg_resize(const ir_graph *g, uint64_t seed);
+
 /* Memory for a graph's inputs, filled from a seed: special values among ordinary ones; inputs of one alias class overlap. */
 typedef struct rg_inputs { int n; void *data[64]; int64_t scalars[64]; int n_blocks; char *block[64]; int64_t bytes[64]; } rg_inputs;
 void rg_inputs_open(rg_inputs *in, const ir_graph *g, uint64_t seed);
