@@ -135,6 +135,17 @@ static lp_kernel *layer_norm(int64_t rows, int64_t n, bool streaming)
     return k;
 }
 
+/* x transposed, plus a contiguous y */
+static lp_kernel *transposed(int64_t rows, int64_t n)
+{
+    lp_kernel *k = kernel("transposed", rows, n);
+    uint32_t bx = buffer(k, 1, false, false), bo = buffer(k, n, true, false), by = buffer(k, n, false, false);
+    k->buffers[bx].inner_stride = rows;
+    lp_open_phase(k, LP_MAP);
+    store(k, op2(k, LP_ADD, load(k, bx), load(k, by)), bo);
+    return k;
+}
+
 /* ---- measuring ---------------------------------------------------------------------------------------------------------------------- */
 enum { MOST = 16 << 20, REPEATS = 7 };
 static float *x, *y, *z, *small;
@@ -225,6 +236,8 @@ int main(int argc, char **argv)
     CASE("cheap chain 1M streaming", chain(1024, 1024, false, true));
     CASE("cheap chain 64K", chain(64, 1024, false, false));
     CASE("cheap chain rows of 10", chain(6400, 10, false, false));
+    CASE("transposed 256x256", transposed(256, 256));
+    CASE("transposed 64x1000", transposed(64, 1000));
     CASE("mixed chain 16M", chain(16384, 1024, true, false));
     CASE("mixed chain 64K", chain(64, 1024, true, false));
     CASE("gelu 16M", gelu(MOST, false));

@@ -46,6 +46,13 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
     tr_entry *e = tr_entry_find(m, args->n, args->t);
     if (!e)
         e = tr_entry_add(m, args->n, args->t, site);
+    bool pure = m->options.pure && e && (size_t)args->n == n;   /* tensors only: numbers among the arguments are not the entry's to guard */
+    if (pure) {
+        kn_tensor *t = tr_pure_call(m, e, ctx, args->t);
+        if (t)
+            return kn_value_tensor(t);
+    }
+    uint64_t epoch = atomic_load_explicit(&rt_module_epoch, memory_order_acquire);
     tr_frame *f = e ? tr_frame_new(m, e, ctx, args->t, args->n) : NULL;
     if (!f)
         return rt_call(m->target, n, values, site);
@@ -58,6 +65,8 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
     tr_finish(f, out.t, out.n);
     if (__builtin_expect(f->lost_write != NULL, 0))
         v = kn_value_tensor(rt_error_tensorf(f->lost_status, NULL, NULL, "%s", f->lost_write));
+    if (pure)
+        tr_pure_observe(f, epoch);
     tr_frame_free(f);
     return v;
 }
@@ -116,6 +125,7 @@ static void compiled_destroy(void *self)
     }
     for (tr_entry *e = atomic_load(&m->entries); e; e = e->next) {
         free_events(e->root);
+        tr_pure_free(e);
         for (int i = 0; i < e->n_args; i++)
             kb_layout_release(e->layouts[i]);
     }
@@ -132,7 +142,7 @@ static const kn_class compiled_class = {
 
 static kn_status check_options(const kn_compile_options *o)
 {
-    const char *missing = o->pure ? "pure" : o->background ? "background" : o->reduce_overhead ? "reduce_overhead"
+    const char *missing = o->background ? "background" : o->reduce_overhead ? "reduce_overhead"
                           : o->math == KN_FAST ? "math = KN_FAST" : NULL;
     if (missing)
         return kb_fail(KN_E_UNSUPPORTED, "compile: the option .%s is not supported by this version", missing);

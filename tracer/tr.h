@@ -108,8 +108,11 @@ struct tr_graph {
 };
 
 /* ---- entries and modules ------------------------------------------------------------------------------------------------------------------ */
+typedef struct tr_pure tr_pure;                 /* pure.c */
 typedef struct tr_entry {
     struct tr_entry *next;
+    atomic_flag pure_lock;
+    tr_pure *pure;                              /* under pure_lock */
     int n_args;
     const kb_layout **layouts;                  /* by argument tensor, in order of the arguments (tuples walked) */
     bool generic;                               /* sizes and strides are free: only dtypes and ranks are guarded */
@@ -134,7 +137,8 @@ typedef struct tr_module {
     tr_miss *misses;
     _Atomic(tr_frame *) spare;                  /* a frame kept for the next call */
     _Atomic(int64_t) active;                    /* frames in use */
-    _Atomic(uint64_t) calls, fallbacks, replays;
+    _Atomic(uint64_t) calls, fallbacks, replays, pure_calls;
+    _Atomic(bool) pure_revoked;
     uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
     uint64_t paths, compiles, recompiles, compile_us, events, plans, plan_us;
 } tr_module;
@@ -185,10 +189,10 @@ struct tr_frame {
     int64_t *scalars;
     uint32_t n_written;                         /* storages that the pending graph writes; more than fit: everything counts as written */
     const rt_storage *written[8];
-    bool graph_checks;                          /* an op of the pending graph may fail on values */
     bool mapped;                                /* the host mapped something for writing during this call */
     uint32_t n_pending;                         /* placeholders alive */
     bool recorded;                              /* something new was recorded on this call */
+    bool replayed;                              /* to the end, nothing recorded */
     bool rebuild;                               /* a graph on the path has to output more */
     bool failed;                                /* an op failed inside a deferred graph */
     char *lost_write;                           /* a write could not be done: why. The call fails; owned, or tr_no_memory */
@@ -274,6 +278,13 @@ void tr_compile_path(tr_frame *f, tr_event *end);
 /* A variant of g for f's sizes that outputs what is wanted; NULL after a failure (told in the report). Lock held. */
 tr_variant *tr_variant_new(tr_frame *f, tr_graph *g);
 void tr_variant_free(tr_variant *v);
+
+/* ---- pure.c ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* The call without forward, or NULL: forward has to run. */
+kn_tensor *tr_pure_call(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const *args);
+/* A call has replayed: takes a snapshot, or audits the one there is. `epoch`: rt_module_epoch before the call. */
+void tr_pure_observe(tr_frame *f, uint64_t epoch);
+void tr_pure_free(tr_entry *e);
 
 /* ---- report.c -------------------------------------------------------------------------------------------------------------------------------------- */
 tr_module *tr_module_of(const kn_module *m);    /* NULL, failure recorded, when m is no compiled module */
