@@ -171,6 +171,8 @@ static inline kn_tensor *rt_retain(kn_tensor *t)     /* no trace notice: for the
         atomic_fetch_add_explicit(&t->count, 1, memory_order_relaxed);
     return t;
 }
+/* Whether t is known to be no value. The library's own code asks this: kn_failed also asks what only a computation can tell, which ends the graph. */
+static inline bool rt_failed(const kn_tensor *t) { return !t || t->state == RT_ERROR || t->state == RT_DEAD; }
 /* An error tensor in the innermost scope carrying the thread's newest failure, prefixed by op, module path and site. Never NULL. */
 kn_tensor *rt_error_tensor(rt_ctx *ctx, const char *op, const char *site);
 /* The same for a failure given here. */

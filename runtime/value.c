@@ -95,7 +95,7 @@ kn_tensor *kn_as_tensor(kn_value v)
 kn_status kn_unpack(kn_value tuple, size_t n, kn_tensor **const *out, const char *site)
 {
     kn_tensor *error = NULL;
-    if (tuple.kind == KN_KIND_TENSOR && kn_failed(tuple.as.tensor)) {
+    if (tuple.kind == KN_KIND_TENSOR && rt_failed(tuple.as.tensor)) {
         error = tuple.as.tensor;
         kb_fail(kn_tensor_status(error), "%s", kn_tensor_error(error));
     } else if (tuple.kind != KN_KIND_TUPLE)
