@@ -26,7 +26,7 @@ kn_tensor *kn_init_uniform_(kn_tensor *t, double low, double high, const char *s
 {
     KN_SCOPE;
     kn_tensor *error = refused(t, low, high, "init_uniform_", site);
-    if (error || rt_failed(t))
+    if (error || kn_failed(t))
         return error ? kn_escape(error) : t;
     return kn_escape((kn_copy_)(t, kn_value_tensor(kn_add(kn_mul(kn_rand(kn_tensor_dtype(t), kn_tensor_shape(t)), high - low), low)), site));
 }
@@ -35,7 +35,7 @@ kn_tensor *kn_init_normal_(kn_tensor *t, double mean, double std, const char *si
 {
     KN_SCOPE;
     kn_tensor *error = refused(t, mean, std, "init_normal_", site);
-    if (error || rt_failed(t))
+    if (error || kn_failed(t))
         return error ? kn_escape(error) : t;
     return kn_escape((kn_copy_)(t, kn_value_tensor(kn_add(kn_mul(kn_randn(kn_tensor_dtype(t), kn_tensor_shape(t)), std), mean)), site));
 }
