@@ -314,6 +314,7 @@ void tr_diverge(tr_frame *f)
     }
     f->mode = TR_RECORD;
     f->recorded = true;
+    f->diverged = f->at->site ? f->at->site : "its start";
 }
 
 /* ---- the ends of graphs --------------------------------------------------------------------------------------------------------------------- */
@@ -554,7 +555,7 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
             return NULL;
         }
     f->mapped = f->recorded = f->rebuild = f->failed = false;
-    f->path_cache = NULL;
+    f->path_cache = f->diverged = NULL;
     f->program_ns = 0;
     f->mode = atomic_load_explicit(&e->root->child, memory_order_acquire) ? TR_REPLAY : TR_RECORD;
     f->recorded = f->mode == TR_RECORD;

@@ -74,6 +74,9 @@ typedef struct tr_variant {
     uint32_t *scalars;                          /* frame scalar by program scalar */
     uint32_t *outputs;                          /* root slot by output */
     int64_t *output_bytes;
+    _Atomic(uint32_t) trial_runs;               /* never slower: runs so far, the best time of program and operators, the verdict */
+    _Atomic(uint64_t) trial_ns[2];
+    _Atomic(bool) retired;
     struct tr_variant *older;                   /* static graphs: replaced variants are freed with the graph: somebody may still run them */
     /* generic graphs: which sizes it was planned for */
     uint64_t hash;
@@ -102,6 +105,7 @@ struct tr_graph {
     uint8_t *wanted;                            /* by slot - first_slot: values asked for; under the module's mutex */
     _Atomic(uint32_t) wanted_version;           /* moves when wanted grows: plans that output less are dropped */
     _Atomic(tr_plans *) plans;                  /* generic graphs only */
+    bool queued;                                /* a compilation is on its way; under the module's mutex */
     int fallback;                               /* code when it can't be compiled, else 0 */
     _Atomic(uint64_t) runs;
     cg_stats stats;
@@ -192,6 +196,7 @@ struct tr_frame {
     bool mapped;                                /* the host mapped something for writing during this call */
     uint32_t n_pending;                         /* placeholders alive */
     bool recorded;                              /* something new was recorded on this call */
+    const char *diverged;                       /* this call left the known paths after this place; NULL: it did not */
     bool replayed;                              /* to the end, nothing recorded */
     bool rebuild;                               /* a graph on the path has to output more */
     bool failed;                                /* an op failed inside a deferred graph */
@@ -247,6 +252,7 @@ void tr_generic_free(tr_frame *f);
 /* The plan for this call's sizes, taken for use; made when it is missing. NULL: run the ops one by one. */
 tr_variant *tr_plan_take(tr_frame *f, tr_graph *g);
 void tr_plan_give(tr_graph *g, tr_variant *v);
+tr_variant *tr_plan_insert(tr_graph *g, tr_variant *v);        /* v, or an equal one that was there; taken for use */
 void tr_plans_free(tr_graph *g);
 /* Words of e that are sizes. */
 uint64_t tr_size_mask(kb_opcode op, int n_words, const int64_t *words);
@@ -275,8 +281,26 @@ static inline void tr_free_text(char *text) { if (text != tr_no_memory) kb_free(
 ir_graph *tr_build(const tr_frame *f, tr_graph *g, const uint8_t *out, tr_variant *v);
 /* Compiles every graph on f's path that lacks a variant or whose outputs have to grow. Takes the lock. */
 void tr_compile_path(tr_frame *f, tr_event *end);
-/* A variant of g for f's sizes that outputs what is wanted; NULL after a failure (told in the report). Lock held. */
-tr_variant *tr_variant_new(tr_frame *f, tr_graph *g);
+/* A compilation: begun where the frame is (lock held; NULL after a failure, told in the report), carried out anywhere, finished under the lock. */
+typedef struct tr_job {
+    struct tr_job *next;
+    tr_module *module;
+    tr_graph *graph;
+    tr_variant *variant;
+    ir_graph *ir;
+    bool generic, no_backend;
+    uint64_t begin;
+    char error[256];
+} tr_job;
+tr_job *tr_job_new(tr_frame *f, tr_graph *g);
+void tr_job_compile(tr_job *j);
+tr_variant *tr_job_finish(tr_job *j);
+void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v);
+
+/* ---- background.c ----------------------------------------------------------------------------------------------------------------------------------- */
+bool tr_background_add(tr_job *j);              /* lock held; false when there is no worker: the caller compiles */
+void tr_background_cancel(tr_module *m);        /* nothing of m is queued or under way after it */
+void tr_background_stop(void);                  /* the worker ends; for leak checks */
 void tr_variant_free(tr_variant *v);
 
 /* ---- pure.c ---------------------------------------------------------------------------------------------------------------------------------------- */
