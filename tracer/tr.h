@@ -102,7 +102,7 @@ struct tr_graph {
     uint8_t *wanted;                            /* by slot - first_slot: values asked for; under the module's mutex */
     _Atomic(uint32_t) wanted_version;           /* moves when wanted grows: plans that output less are dropped */
     _Atomic(tr_plans *) plans;                  /* generic graphs only */
-    int fallback;                               /* code when it can't be compiled, else 0 */
+    _Atomic(int) fallback;                      /* code when it can't be compiled, else 0 */
     _Atomic(uint64_t) runs;
     cg_stats stats;
 };
