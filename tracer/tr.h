@@ -106,7 +106,7 @@ struct tr_graph {
     _Atomic(uint32_t) wanted_version;           /* moves when wanted grows: plans that output less are dropped */
     _Atomic(tr_plans *) plans;                  /* generic graphs only */
     bool queued;                                /* a compilation is on its way; under the module's mutex */
-    int fallback;                               /* code when it can't be compiled, else 0 */
+    _Atomic(int) fallback;                      /* code when it can't be compiled, else 0 */
     _Atomic(uint64_t) runs;
     cg_stats stats;
 };
