@@ -344,11 +344,12 @@ static bool aliases_fit(const tr_variant *v, char *const *data, rt_storage *cons
     return true;
 }
 
-typedef struct run_room { void **inputs; rt_storage **storages; int64_t *scalars; void **outputs; rt_storage **fresh; void *block; } run_room;
+typedef struct run_room { void **inputs; rt_storage **storages; kb_source *sources /* NULL: the program asks for none */; int64_t *scalars; void **outputs; rt_storage **fresh; void *block; } run_room;
 
 static bool make_room(run_room *r, const tr_variant *v, char *local, size_t local_size)
 {
-    size_t n = (size_t)(2 * v->n_inputs + v->n_scalars + 2 * v->n_outputs) * 8;
+    bool packs = cg_program_packs(v->program) != NULL;
+    size_t n = (size_t)(2 * v->n_inputs + v->n_scalars + 2 * v->n_outputs) * 8 + packs * (size_t)v->n_inputs * sizeof(kb_source);
     r->block = n <= local_size ? NULL : kb_alloc(n);
     char *p = r->block ? r->block : local;
     if (n > local_size && !r->block)
@@ -358,7 +359,22 @@ static bool make_room(run_room *r, const tr_variant *v, char *local, size_t loca
     r->scalars = (int64_t *)(r->storages + v->n_inputs);
     r->outputs = (void **)(r->scalars + v->n_scalars);
     r->fresh = (rt_storage **)(r->outputs + v->n_outputs);
+    r->sources = packs ? (kb_source *)(r->fresh + v->n_outputs) : NULL;
     return true;
+}
+
+/* Weights that have not changed for a while may be used in packed form. Memory that a host lent may change unseen. */
+static void note_sources(const tr_variant *v, run_room *r)
+{
+    const bool *packs = cg_program_packs(v->program);
+    for (int i = 0; packs && i < v->n_inputs; i++) {
+        rt_storage *s = r->storages[i];
+        if (!packs[i])
+            continue;
+        uint64_t version = atomic_load_explicit(&s->version, memory_order_acquire);
+        bool steady = rt_storage_is_own(s) && kb_packs_steady(&s->packs, version);
+        r->sources[i] = (kb_source){steady ? &s->packs : NULL, version};
+    }
 }
 
 /* Values that the graph reads: computed now where an earlier graph dropped them. */
@@ -376,6 +392,7 @@ static kn_status gather(tr_frame *f, const tr_variant *v, run_room *r)
         r->storages[i] = s;
         r->inputs[i] = (char *)s->data + offset * (int64_t)kb_dtype_bytes(l->dtype);
     }
+    note_sources(v, r);
     for (int i = 0; i < v->n_scalars; i++)
         r->scalars[i] = f->scalars[v->scalars[i]];
     return KN_OK;
@@ -419,7 +436,7 @@ static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v
     if (!make_storages(v, r))
         return KN_E_MEMORY;
     uint64_t before = tr_now();
-    s = cg_run_once(v->program, r->inputs, r->scalars, r->outputs, done);
+    s = cg_run_once(v->program, r->inputs, r->sources, r->scalars, r->outputs, done);
     f->program_ns += tr_now() - before;
     for (int i = 0; i < v->n_outputs; i++) {
         if (s != KN_OK) {

@@ -115,8 +115,13 @@ static inline bool event_fits(tr_frame *f, const tr_event *e, const rt_op *c)
     if (e->kind != EV_OP || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words)
         return false;
     uint32_t n_externs = f->n_externs;
-    if (f->generic)
-        return tr_generic_fits(f, e, c, &n_externs) && commit(f, e, n_externs);
+    if (f->generic) {
+        int64_t n_key = f->n_key;
+        if (tr_generic_fits(f, e, c, &n_externs) && commit(f, e, n_externs))
+            return true;
+        f->n_key = n_key;                       /* what a sibling put there would make another key of the same sizes */
+        return false;
+    }
     for (int i = 0; i < c->n_words; i++)
         if (e->words[i] != c->words[i])
             return false;
@@ -215,7 +220,6 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
             return true;
         }
         f->at = e;
-        f->graph_checks |= e->checks;
         f->n_slots = e->first_slot + e->n_out;
         f->n_scalars = e->first_scalar + e->n_scalar;
         return true;
@@ -310,6 +314,7 @@ void tr_diverge(tr_frame *f)
     }
     f->mode = TR_RECORD;
     f->recorded = true;
+    f->diverged = f->at->site ? f->at->site : "its start";
 }
 
 /* ---- the ends of graphs --------------------------------------------------------------------------------------------------------------------- */
@@ -318,7 +323,6 @@ void tr_graph_ended(tr_frame *f, tr_event *e)
     f->at = e;
     f->graph_begin = e;
     f->graph_slot = f->n_slots;
-    f->graph_checks = false;
     f->n_written = 0;
 }
 
@@ -420,7 +424,10 @@ static void retained(rt_trace *trace, kn_tensor *t)
 static void asked(rt_trace *trace, rt_ctx *ctx, kn_tensor *t)
 {
     tr_frame *f = frame_of(trace);
-    if (f->graph_checks && t->slot >= f->graph_slot && !ctx->disabled)
+    bool checks = false;
+    for (const tr_event *e = f->at; e != f->graph_begin; e = e->parent)
+        checks |= e->checks;
+    if (checks && t->slot >= f->graph_slot && !ctx->disabled)
         host_read(trace, ctx, t, BREAK_FAILED, NULL);
 }
 
@@ -484,6 +491,7 @@ void tr_finish(tr_frame *f, kn_tensor **tensors, int n)
         materialise_kept(f);
     tr_event *end = f->at;
     bool complete = end->kind == EV_RETURN;
+    f->replayed = complete && f->mode == TR_REPLAY;
     tr_let_go(f);
     if (complete && (f->recorded || f->rebuild))
         tr_compile_path(f, end);
@@ -546,8 +554,8 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
             tr_frame_free(f);
             return NULL;
         }
-    f->graph_checks = f->mapped = f->recorded = f->rebuild = f->failed = false;
-    f->path_cache = NULL;
+    f->mapped = f->recorded = f->rebuild = f->failed = false;
+    f->path_cache = f->diverged = NULL;
     f->program_ns = 0;
     f->mode = atomic_load_explicit(&e->root->child, memory_order_acquire) ? TR_REPLAY : TR_RECORD;
     f->recorded = f->mode == TR_RECORD;

@@ -102,6 +102,15 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     return e;
 }
 
+/* An event that nobody will see: the arena keeps its memory, its layouts are given back. */
+static void forget(tr_event *e)
+{
+    for (int i = 0; i < e->n_out; i++)
+        kb_layout_release(e->out[i].layout);
+    for (int i = 0; i < e->n_bind; i++)
+        kb_layout_release(e->bind[i].layout);
+}
+
 static void raise(_Atomic(uint32_t) *max, uint32_t n)
 {
     if (n > atomic_load(max))
@@ -153,8 +162,10 @@ void tr_record_op(tr_frame *f, const rt_op *c, kn_tensor **out)
         e = append(f, c, in, n_externs, n_scalars, out);
     if (e && f->generic) {
         e->depth = f->at->depth + 1;
-        if (!tr_generic_words(f, e, c->words))
+        if (!tr_generic_words(f, e, c->words)) {
+            forget(e);
             e = NULL;
+        }
     }
     if (e)
         publish(f, e, n_externs, n_scalars, out);

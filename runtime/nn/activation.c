@@ -102,7 +102,7 @@ static kn_tensor *prelu_forward(PReLU *self, kn_tensor *x)
         sizes[i] = 1;
     if (n == 1)
         return kn_where(kn_gt(x, 0), x, kn_mul(x, kn_reshape(self->weight, KN_SHAPE0)));
-    if (!kn_failed(x) && (rank < 2 || kn_size(x, 1) != n))
+    if (!nn_failed(x) && (rank < 2 || kn_size(x, 1) != n))
         return rt_error_tensorf(KN_E_SHAPE, "prelu", KN_SITE, "there are %lld slopes, but %lld channels", (long long)n, (long long)(rank < 2 ? 1 : kn_size(x, 1)));
     sizes[1] = n;
     return kn_where(kn_gt(x, 0), x, kn_mul(x, kn_reshape(self->weight, ((kn_shape){rank, sizes}))));

@@ -96,7 +96,7 @@ static kn_value attention_forward(Attention *self, kn_tensor *query, kn_tensor *
     bool alone = kn_rank(query) == 2, need = flag(need_weights, true);
     if (flag(is_causal, false) && !attn_mask)
         return kn_value_tensor(rt_error_tensorf(KN_E_VALUE, "multihead_attention", KN_SITE, "is_causal only says what attn_mask is; attn_mask is missing"));
-    if (!kn_failed(query) && !kn_failed(key) && (kn_rank(query) != kn_rank(key) || kn_rank(query) < 2 || kn_rank(query) > 3))
+    if (!nn_failed(query) && !nn_failed(key) && (kn_rank(query) != kn_rank(key) || kn_rank(query) < 2 || kn_rank(query) > 3))
         return kn_value_tensor(wrong_rank(query, key));
     if (alone) {
         query = kn_unsqueeze(query, batch_dim);
@@ -112,7 +112,7 @@ static kn_value attention_forward(Attention *self, kn_tensor *query, kn_tensor *
         y = kn_squeeze(y, batch_dim);
         weights = weights ? kn_squeeze(weights, 0) : NULL;
     }
-    if (kn_failed(y))
+    if (nn_failed(y))
         return kn_value_tensor(y);
     return kn_tuple(y, weights);
 }

@@ -37,7 +37,7 @@ static kn_tensor *batch_norm_forward(BatchNorm *self, kn_tensor *x)
     }
     kn_batch_norm_result r = kn_batch_norm(x, self->weight, self->bias, self->running_mean, self->running_var, .training = training || !self->running_mean,
         .momentum = kn_value_double(momentum), .eps = kn_value_double(self->eps));
-    if (tracks && !kn_failed(r.output)) {
+    if (tracks && !nn_failed(r.output)) {
         kn_copy_(self->running_mean, r.running_mean);
         kn_copy_(self->running_var, r.running_var);
     }

@@ -13,13 +13,13 @@ static kn_tensor *part(const Cell *self, kn_tensor *x, kn_value given, bool alon
     if (given.kind == KN_KIND_NONE)
         return kn_zeros(kn_tensor_dtype(x), KN_SHAPE(kn_size(x, 0), self->hidden_size));
     kn_tensor *h = kn_as_tensor(given);
-    return alone && !kn_failed(h) ? kn_unsqueeze(h, 0) : h;
+    return alone && !nn_failed(h) ? kn_unsqueeze(h, 0) : h;
 }
 
 static kn_value cell_forward(Cell *self, kn_tensor *x, kn_value state)
 {
     bool lstm = self->kind == NN_LSTM, alone = kn_rank(x) == 1;
-    if (kn_failed(x))
+    if (nn_failed(x))
         return kn_value_tensor(x);
     if (kn_rank(x) < 1 || kn_rank(x) > 2)
         return kn_value_tensor(rt_error_tensorf(KN_E_SHAPE, "cell", KN_SITE, "the input must have 1 or 2 dimensions, not %d", kn_rank(x)));
@@ -32,7 +32,7 @@ static kn_value cell_forward(Cell *self, kn_tensor *x, kn_value state)
         s.h = kn_squeeze(s.h, 0);
         s.c = s.c ? kn_squeeze(s.c, 0) : NULL;
     }
-    return lstm && !kn_failed(s.h) ? kn_tuple(s.h, s.c) : kn_value_tensor(s.h);
+    return lstm && !nn_failed(s.h) ? kn_tuple(s.h, s.c) : kn_value_tensor(s.h);
 }
 
 static const kn_field cell_fields[] = {

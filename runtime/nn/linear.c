@@ -42,7 +42,7 @@ static kn_tensor *bilinear_forward(Bilinear *self, kn_tensor *x1, kn_tensor *x2)
 {
     int64_t out = kn_size(self->weight, 0), in1 = kn_size(self->weight, 1), in2 = kn_size(self->weight, 2), sizes[KN_MAX_RANK + 1];
     kn_shape s = kn_tensor_shape(x2);
-    if (kn_size(x1, -1) != in1 && !kn_failed(x1))
+    if (kn_size(x1, -1) != in1 && !nn_failed(x1))
         return rt_error_tensorf(KN_E_SHAPE, "bilinear", KN_SITE, "the last size of the first input must be %lld, not %lld", (long long)in1, (long long)kn_size(x1, -1));
     kn_tensor *w2 = kn_linear(x2, kn_reshape(self->weight, KN_SHAPE(out * in1, in2)), NULL);
     for (int64_t i = 0; i + 1 < s.rank; i++)

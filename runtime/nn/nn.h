@@ -8,6 +8,10 @@
 #include "runtime/face.h"
 #include "runtime/module.h"
 
+/* Whether t is known to have failed. Forwards ask this, not kn_failed, which answers for values still to be computed too and so ends a graph; what
+ * fails later hands its error on by itself. */
+static inline bool nn_failed(const kn_tensor *t) { return kn_rank(t) < 0; }
+
 enum { NN_MAX_PARAMS = 20 };
 
 #define NN_CLASS(name, schema, arguments) kn_module *nn_new_##name(const kn_value *a);

@@ -156,7 +156,7 @@ typedef struct Upsample { kn_module base; int64_t size[2]; double scale[2]; cons
 static kn_tensor *upsample_forward(Upsample *self, kn_tensor *x)
 {
     int64_t dims = kn_rank(x) - 2, size[2];
-    if (kn_failed(x))
+    if (nn_failed(x))
         return x;
     if (dims < 1 || dims > 2)
         return rt_error_tensorf(KN_E_SHAPE, "upsample", KN_SITE, "the input must have 3 or 4 dimensions, not %lld", (long long)dims + 2);

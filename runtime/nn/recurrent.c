@@ -58,7 +58,7 @@ static kn_tensor *run_direction(const Recurrent *self, kn_tensor *const *p, kn_t
 {
     int64_t length = kn_size(x, 0);
     kn_tensor *from_x = kn_linear(x, p[0], p[2]), **out = rt_scope_alloc(rt_get(), (size_t)(length + 1) * sizeof *out);
-    if (kn_failed(from_x) || !out)
+    if (nn_failed(from_x) || !out)
         return out ? from_x : rt_face_failed("recurrent", KN_SITE);
     for (int64_t i = 0; i < length; i++) {
         int64_t t = reverse ? length - 1 - i : i;
@@ -66,7 +66,7 @@ static kn_tensor *run_direction(const Recurrent *self, kn_tensor *const *p, kn_t
         if (p[4])
             s->h = kn_linear(s->h, p[4], NULL);
         out[t] = s->h;
-        if (kn_failed(s->h))
+        if (nn_failed(s->h))
             return s->h;
     }
     /* one call takes at most KB_MAX_IN tensors */
@@ -89,9 +89,9 @@ static kn_tensor *initial(const Recurrent *self, kn_value given, kn_tensor *x, i
     if (given.kind == KN_KIND_NONE)
         return kn_zeros(kn_tensor_dtype(x), KN_SHAPE(n, batch, size));
     kn_tensor *h = kn_as_tensor(given);
-    if (alone && !kn_failed(h))
+    if (alone && !nn_failed(h))
         h = kn_unsqueeze(h, 1);
-    if (!kn_failed(h) && (kn_rank(h) != 3 || kn_size(h, 0) != n || kn_size(h, 1) != batch || kn_size(h, 2) != size))
+    if (!nn_failed(h) && (kn_rank(h) != 3 || kn_size(h, 0) != n || kn_size(h, 1) != batch || kn_size(h, 2) != size))
         return rt_error_tensorf(KN_E_SHAPE, "recurrent", KN_SITE, "the state must be (%lld, %lld, %lld)", (long long)n, (long long)batch, (long long)size);
     return h;
 }
@@ -126,7 +126,7 @@ static sequence run(Recurrent *self, kn_tensor *x, kn_tensor *h0, kn_tensor *c0)
 static kn_value recurrent_forward(Recurrent *self, kn_tensor *x, kn_value state)
 {
     bool lstm = self->kind == NN_LSTM, alone = kn_rank(x) == 2;
-    if (kn_failed(x))
+    if (nn_failed(x))
         return kn_value_tensor(x);
     if (kn_rank(x) < 2 || kn_rank(x) > 3 || (self->num_layers && kn_size(x, -1) != kn_size(self->params[0], 1)))
         return kn_value_tensor(rt_error_tensorf(KN_E_SHAPE, "recurrent", KN_SITE, "the input must have 3 dimensions (2 without a batch), the last of size %lld; it has %d, the last %lld",
@@ -138,10 +138,10 @@ static kn_value recurrent_forward(Recurrent *self, kn_tensor *x, kn_value state)
         return kn_value_tensor(rt_error_tensorf(KN_E_SHAPE, "recurrent", KN_SITE, "the sequence is empty"));
     kn_tensor *h0 = initial(self, lstm ? kn_tuple_get(state, 0) : state, seq, self->proj_size ? self->proj_size : self->hidden_size, alone);
     kn_tensor *c0 = lstm ? initial(self, kn_tuple_get(state, 1), seq, self->hidden_size, alone) : NULL;
-    if (kn_failed(h0) || (lstm && kn_failed(c0)))
-        return kn_value_tensor(kn_failed(h0) ? h0 : c0);
+    if (nn_failed(h0) || (lstm && nn_failed(c0)))
+        return kn_value_tensor(nn_failed(h0) ? h0 : c0);
     sequence r = run(self, seq, h0, c0);
-    if (kn_failed(r.y))
+    if (nn_failed(r.y))
         return kn_value_tensor(r.y);
     if (alone) {
         r.y = kn_squeeze(r.y, 1);
