@@ -1,7 +1,7 @@
 /* internal.h: what the files of codegen/ share: facts about a graph, groups, and programs.
  *
  * The way of a graph: facts.c (who writes what, which order must hold, what can be fused) → fuse.c (groups) → lower.c (a kernel each) → plan.c (order,
- * memory) → compile.c (code) → exec.c (run).
+ * memory) → code.c (code) → exec.c (run). compile.c leads.
  */
 #ifndef CG_INTERNAL_H
 #define CG_INTERNAL_H
