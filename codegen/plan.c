@@ -454,7 +454,7 @@ static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
         return kb_error_status();
     if (r->source >= 0)
         p->packs[r->source] = true;
-    r->whole_rows = st->k && lp_reduces(st->k);
+    r->whole_rows = st->k && (lp_reduces(st->k) || !st->k->inner.sym);     /* code for short rows is slow on parts of them */
     st->product = r;
     st->eager = false;
     return KN_OK;

@@ -179,9 +179,11 @@ bool tr_is_written(const tr_frame *f, const rt_storage *s)
 {
     if (f->n_written > sizeof f->written / sizeof *f->written)
         return true;
-    for (uint32_t i = 0; i < f->n_written; i++)     /* by place: the host may have lent one memory twice */
-        if (f->written[i] == s || ((const char *)f->written[i]->data < (const char *)s->data + s->bytes && (const char *)s->data < (const char *)f->written[i]->data + f->written[i]->bytes))
+    for (uint32_t i = 0; i < f->n_written; i++) {   /* by place: the host may have lent one memory twice */
+        const rt_storage *w = f->written[i];
+        if (w == s || ((const char *)w->data < (const char *)s->data + s->bytes && (const char *)s->data < (const char *)w->data + w->bytes))
             return true;
+    }
     return false;
 }
 

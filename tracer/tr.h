@@ -74,6 +74,9 @@ typedef struct tr_variant {
     uint32_t *scalars;                          /* frame scalar by program scalar */
     uint32_t *outputs;                          /* root slot by output */
     int64_t *output_bytes;
+    _Atomic(uint32_t) trial_runs;               /* never slower: runs so far, the best time of program and operators, the verdict */
+    _Atomic(uint64_t) trial_ns[2];
+    _Atomic(bool) retired;
     struct tr_variant *older;                   /* static graphs: replaced variants are freed with the graph: somebody may still run them */
     /* generic graphs: which sizes it was planned for */
     uint64_t hash;
@@ -103,7 +106,7 @@ struct tr_graph {
     _Atomic(uint32_t) wanted_version;           /* moves when wanted grows: plans that output less are dropped */
     _Atomic(tr_plans *) plans;                  /* generic graphs only */
     bool queued;                                /* a compilation is on its way; under the module's mutex */
-    int fallback;                               /* code when it can't be compiled, else 0 */
+    _Atomic(int) fallback;                      /* code when it can't be compiled, else 0 */
     _Atomic(uint64_t) runs;
     cg_stats stats;
 };
