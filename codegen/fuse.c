@@ -140,15 +140,31 @@ static bool few_rounds(const cg_facts *f, const set *s)
 }
 
 /* ---- order ------------------------------------------------------------------------------------------------------------------------- */
-typedef struct walk { int32_t *stack; uint32_t *seen; uint32_t stamp; } walk;
+typedef struct walk {
+    int32_t *stack;
+    uint32_t *seen, stamp;
+    int32_t *cover;             /* by node: groups with members on both sides of the gap before it */
+} walk;
 
 static int32_t first_member(const cg_group *g) { return g->product >= 0 && g->product < g->nodes[0] ? g->product : g->nodes[0]; }
 
-/* Does a way lead from group `from` to group `to` through another group? Walks dependences backwards from `to`. */
+static int32_t last_member(const cg_group *g) { return g->nodes[g->n - 1] > g->product ? g->nodes[g->n - 1] : g->product; }
+
+/* The group comes (by 1) or goes (by -1) */
+static void span(walk *w, const cg_group *g, int by)
+{
+    for (int32_t i = first_member(g) + 1; i <= last_member(g); i++)
+        w->cover[i] += by;
+}
+
+/* Does a way lead from group `from` to group `to` through another group? Walks dependences backwards from `to`, as far as `from` can be: before a gap
+ * that no group spans, dependences lead to groups before it only. */
 static bool way_around(const cg_facts *f, const cg_groups *gs, walk *w, int32_t from, int32_t to)
 {
     int64_t top = 0;
-    int32_t oldest = first_member(&gs->v[from]);      /* dependences lead back in program order: what ends before it can't reach it */
+    int32_t oldest = first_member(&gs->v[from]);
+    while (w->cover[oldest])
+        oldest--;
     w->stamp++;
     w->stack[top++] = to;
     w->seen[to] = w->stamp;
@@ -161,7 +177,7 @@ static bool way_around(const cg_facts *f, const cg_groups *gs, walk *w, int32_t 
                 int32_t p = f->node[f->deps[d]].group;
                 if (p == from && at != to)
                     return true;
-                if (p == from || p < 0 || w->seen[p] == w->stamp || gs->v[p].nodes[gs->v[p].n - 1] < oldest)
+                if (p == from || p < 0 || w->seen[p] == w->stamp || last_member(&gs->v[p]) < oldest)
                     continue;
                 w->seen[p] = w->stamp;
                 w->stack[top++] = p;
@@ -193,10 +209,13 @@ static bool merge(cg_facts *f, cg_groups *gs, walk *w, int32_t a, int32_t b)
     if (!nodes)
         return false;
     memcpy(nodes, s.nodes, (size_t)s.n * sizeof *nodes);
+    span(w, x, -1);
+    span(w, y, -1);
     x->nodes = nodes;
     x->n = s.n;
     x->cost += y->cost;
     y->dead = true;
+    span(w, x, 1);
     for (int i = 0; i < s.n; i++)
         f->node[nodes[i]].group = a;
     return true;
@@ -312,7 +331,9 @@ static void attach_products(cg_facts *f, cg_groups *gs, walk *w)
             if (maker->fused || !follower->fused || follower->dead || follower->product >= 0 || !pays(f, p) || !follows(f, follower, p)
                 || !acyclic(f, gs, w, own, f->node[p].group))
                 continue;
+            span(w, follower, -1);
             follower->product = p;
+            span(w, follower, 1);
             maker->dead = true;
             f->node[p].group = own;
         }
@@ -326,7 +347,8 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs)
     int32_t *last = kb_calloc((size_t)f->g->n_nodes + 1, sizeof *last);
     w.stack = kb_calloc((size_t)gs->n + 1, sizeof *w.stack);
     w.seen = kb_calloc((size_t)gs->n + 1, sizeof *w.seen);
-    if (!last || !w.stack || !w.seen)
+    w.cover = kb_calloc((size_t)f->g->n_nodes + 1, sizeof *w.cover);
+    if (!last || !w.stack || !w.seen || !w.cover)
         s = kb_error_status();
     if (s == KN_OK) {
         merge_chains(f, gs, &w);
@@ -336,6 +358,7 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs)
     kb_free(last);
     kb_free(w.stack);
     kb_free(w.seen);
+    kb_free(w.cover);
     return s;
 }
 

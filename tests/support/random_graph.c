@@ -386,7 +386,7 @@ ir_graph *rg_resize(const ir_graph *g, uint64_t seed)
         if (numel(&to->types[to->nodes[i].type]) > 4 * MAX_NUMEL)
             to->status = KN_E_VALUE;            /* too slow to interpret */
     for (int64_t i = 0; i < to->n_outputs && !to->status; i++)
-        if (ir_get(to, to->outputs[i])->root != to->outputs[i].i - 1)
+        if (ir_get(to, to->outputs[i])->root != to->outputs[i].i - 1 || ir_get(to, to->outputs[i])->op == IR_INPUT)
             to->status = KN_E_VALUE;            /* what was a copy is a view at these sizes */
     free(map);
     if (!to->status)
