@@ -88,6 +88,23 @@ kn_status kn_generator_use(kn_generator *g)
     return KN_OK;
 }
 
+void rt_rng_give_back(int64_t seed, int64_t counters)
+{
+    rt_ctx *ctx = rt_get();
+    kn_generator *tried[] = {ctx ? ctx->generator : NULL, &default_generator};
+    for (int i = 0; i < 2; i++) {
+        kn_generator *g = tried[i];
+        if (!g)
+            continue;
+        pthread_mutex_lock(&g->lock);
+        bool found = g->state.seed == (uint64_t)seed && g->state.next >= (uint64_t)counters;
+        g->state.next -= found ? (uint64_t)counters : 0;
+        pthread_mutex_unlock(&g->lock);
+        if (found)
+            return;
+    }
+}
+
 /* Elements of a list of sizes; 0 where inference will say what is wrong. */
 static int64_t elements(const int64_t *list)
 {
@@ -98,18 +115,16 @@ static int64_t elements(const int64_t *list)
     return n;
 }
 
-/* Philox counters (4 words each) that a call uses. */
-static int64_t counters_of(kb_opcode op, const kn_value *in, const int64_t *words)
+int64_t rt_rng_counters(kb_opcode op, const kb_layout *x, const int64_t *words)
 {
     const kb_opinfo *o = kb_op_info(op);
-    const kn_tensor *x = in[0].kind == KN_KIND_TENSOR ? in[0].as.tensor : NULL;
     int64_t n = 0, per = 2;
     if (op == OP_dropout || op == OP_bernoulli) {
-        n = kn_numel(x);
+        n = x ? x->numel : 0;
         per = op == OP_dropout ? 1 : 2;
     } else if (op == OP_multinomial) {
-        int64_t each = words[1] ? words[0] : kn_size(x, -1), rows = kn_rank(x) == 2 ? kn_size(x, 0) : 1;
-        n = each < 0 || rows < 0 || __builtin_mul_overflow(rows, each, &n) ? 0 : n;
+        int64_t each = !x || x->rank < 1 ? 0 : words[1] ? words[0] : x->sizes[x->rank - 1];
+        n = each < 0 || __builtin_mul_overflow(x && x->rank == 2 ? x->sizes[0] : 1, each, &n) ? 0 : n;
     } else if (op == OP_randperm)
         n = words[0];
     else {
@@ -138,7 +153,8 @@ kn_status rt_rng_operands(kb_opcode op, int n_in, kn_value *in, const int64_t *w
     kn_generator *g = ctx && ctx->generator ? ctx->generator : &default_generator;
     if (check_bounds(op, in, words))
         return kb_error_status();
-    uint64_t counters = (uint64_t)counters_of(op, in, words);
+    const kn_tensor *x = in[0].kind == KN_KIND_TENSOR ? in[0].as.tensor : NULL;
+    uint64_t counters = (uint64_t)rt_rng_counters(op, kn_rank(x) >= 0 ? x->layout : NULL, words);
     pthread_mutex_lock(&g->lock);
     in[n_in - 2] = kn_value_int((int64_t)g->state.seed);
     in[n_in - 1] = kn_value_int((int64_t)g->state.next);
