@@ -319,6 +319,9 @@ tr_variant *tr_variant_new(tr_frame *f, tr_graph *g)
     } else {
         m->compiles++;
         m->compile_us += us;
+        v->compile_us = us;
+        if (f->entry->miss)
+            f->entry->miss->us += us;
     }
     return v;
 }
@@ -332,7 +335,11 @@ static void compile_graph(tr_frame *f, tr_graph *g)
     v->older = old;
     if (old) {
         m->recompiles++;
-        tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
+        tr_miss *x = tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
+        if (x)
+            x->us += v->compile_us;
+        if (x && f->entry->miss)
+            f->entry->miss->us -= v->compile_us;        /* told once */
     }
     atomic_store_explicit(&g->variant, v, memory_order_release);
 }
