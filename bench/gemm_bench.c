@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "base/pool.h"
-#include "runtime/kernels/gemm.h"
+#include "base/gemm.h"
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>

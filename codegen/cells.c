@@ -274,7 +274,7 @@ static int16_t value_of(cg_cells *c, uint32_t node)
     case CG_REDUCE: return reduction(c, node);
     case CG_SOFTMAX: return softmax(c, node);
     case CG_NORM: return layer_norm(c, node);
-    case CG_SKIP: case CG_EAGER: break;
+    case CG_SKIP: case CG_PRODUCT: case CG_EAGER: break;
     }
     return -1;
 }
@@ -283,7 +283,7 @@ bool cg_cells_build(cg_cells *c, const cg_facts *f, const cg_group *group)
 {
     c->f = f;
     c->group = group;
-    if (!cg_space_make(f, group->nodes, group->n, &c->space))
+    if (!cg_space_make(f, group->nodes, group->n, group->product < 0 ? 0 : f->node[group->product].inner, &c->space))
         return false;
     for (int i = 0; i < group->n; i++) {
         uint32_t node = (uint32_t)group->nodes[i];

@@ -9,6 +9,7 @@
  */
 #ifndef CG_H
 #define CG_H
+#include "base/packs.h"
 #include "codegen/loop.h"
 #include "ir/ir.h"
 
@@ -43,7 +44,7 @@ void cg_shutdown(void);                         /* frees kernel cache and backen
 typedef struct cg_program cg_program;
 
 typedef struct cg_stats {
-    int ops, groups, kernels, kernels_compiled /* by the backend: had no code yet */, eager_steps, copies;
+    int ops, groups, kernels, kernels_compiled /* by the backend: had no code yet */, eager_steps, copies, products;
     int64_t arena_bytes, output_bytes, largest_op_bytes;
     double compile_ms, codegen_ms;              /* whole, and inside the backend (all threads together) */
     double codegen_wall_ms, plan_ms;            /* the same by the clock; all else: planning, which is what known kernels cost */
@@ -64,7 +65,9 @@ char *cg_program_print(const cg_program *p);    /* steps, kernels, arena, where 
 kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs);
 /* The same; *wrote becomes true before the first step that writes an input. A program that failed after that (a step's own scratch) must not be replaced by
  * running the graph's operators: some have had their effect. */
-kn_status cg_run_once(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs, bool *wrote);
+kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source *sources /* by input, or NULL */, const int64_t *scalars, void **outputs, bool *wrote);
+/* By input: true where packed forms of it would be used: sources matter for these only. NULL: for none. */
+const bool *cg_program_packs(const cg_program *p);
 int64_t cg_output_bytes(const cg_program *p, int i);
 
 #endif

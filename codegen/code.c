@@ -185,7 +185,7 @@ static int next_jobs(cg_program *p, cg_lowered *lowered, job *v)
         cg_step *st = &p->steps[i];
         cg_lowered *w = &lowered[st->group];
         bool resized, waits = false;
-        if (st->eager || st->entry)
+        if (!st->k || st->entry)
             continue;
         cg_kernel_entry *e = use(w->k, w->form, &resized);
         if (e) {
@@ -207,7 +207,7 @@ static kn_status interpreted(cg_program *p, cg_lowered *lowered)
 {
     for (int i = 0; i < p->n_steps; i++) {
         cg_step *st = &p->steps[i];
-        if (st->eager)
+        if (!st->k)
             continue;
         if (!KB_PUSH(&p->kernels, &p->n_kernels, &p->cap_kernels, lowered[st->group].k))
             return kb_error_status();
@@ -220,7 +220,7 @@ kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir)
 {
     kn_status s = KN_OK;
     for (int i = 0; i < p->n_steps; i++)
-        p->stats.kernels += !p->steps[i].eager;
+        p->stats.kernels += p->steps[i].k != NULL;
     if (cg_interpreting())
         return interpreted(p, lowered);
     if (!p->stats.kernels)
@@ -229,7 +229,7 @@ kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir)
     if (!j.v || !j.backend)
         s = kb_error_status();
     for (int i = 0; i < p->n_steps && s == KN_OK; i++)
-        if (!p->steps[i].eager)
+        if (p->steps[i].k)
             lowered[p->steps[i].group].form = lp_form(lowered[p->steps[i].group].k);
     for (int n = 1; n && s == KN_OK;) {
         n = next_jobs(p, lowered, j.v);

@@ -67,13 +67,14 @@ static void put_step(text *t, const cg_program *p, const cg_facts *f, int i)
     const cg_step *st = &p->steps[i];
     const ir_graph *g = f->g;
     put(t, "%d: ", i);
-    if (st->eager) {
-        put(t, "eager %s", ir_op_name(g->nodes[st->node].op));
+    if (st->eager || st->product) {
+        put(t, "%s %s", st->eager ? "eager" : "product", kb_op_info(st->call.op)->name);
         for (int k = 0; k < st->call.n_in + st->call.n_out; k++)
             put_place(t, p, st->places[k]);
-        put(t, "\n");
-        return;
+        put(t, st->k ? ", rows to " : "\n");
     }
+    if (!st->k)
+        return;
     put(t, "kernel %s rows %lld inner %lld split %s %lld by %lld:", st->k->name, (long long)st->rows, (long long)st->inner,
         st->by_rows ? "rows" : "blocks", (long long)st->n_split, (long long)st->grain);
     for (int k = 0; k < st->n_ptrs; k++) {

@@ -24,16 +24,25 @@ typedef struct piece {
     int64_t scratch_bytes;      /* from one worker's scratch to the next */
 } piece;
 
+/* What one run has besides its table of bases. */
+typedef struct run { const kb_source *sources; const int64_t *scalars; int threads; } run;
+
+/* The kernel's pointers, scratch being the worker's own. */
+static void **worker_ptrs(const piece *p, int worker, void **own)
+{
+    const cg_step *st = p->st;
+    if (!st->any_scratch || !worker)
+        return p->ptrs;
+    for (int b = 0; b < st->n_ptrs; b++)
+        own[b] = st->scratch[b] ? (char *)p->ptrs[b] + worker * p->scratch_bytes : p->ptrs[b];
+    return own;
+}
+
 static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
 {
     const piece *p = arg;
     const cg_step *st = p->st;
-    void *own[CG_MAX_BUFFERS], **ptrs = p->ptrs;
-    if (st->any_scratch && worker) {
-        for (int b = 0; b < st->n_ptrs; b++)
-            own[b] = st->scratch[b] ? (char *)p->ptrs[b] + worker * p->scratch_bytes : p->ptrs[b];
-        ptrs = own;
-    }
+    void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
     int64_t row0 = 0, row1 = st->rows, i0 = 0, i1 = st->inner;
     if (st->by_rows) {
         row0 = begin;
@@ -48,10 +57,8 @@ static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
         lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
 }
 
-static void run_kernel(const cg_program *p, const cg_step *st, char *const *bases, const int64_t *scalars, int threads)
+static piece open_piece(const cg_program *p, const cg_step *st, char *const *bases, const int64_t *scalars, void **ptrs, int64_t *own)
 {
-    void *ptrs[CG_MAX_BUFFERS];
-    int64_t own[32];
     for (int b = 0; b < st->n_ptrs; b++)
         ptrs[b] = bases[st->ptrs[b].slot] + st->ptrs[b].offset + (st->scratch[b] ? p->arena_bytes : 0);
     if (!st->same_scalars) {
@@ -59,11 +66,55 @@ static void run_kernel(const cg_program *p, const cg_step *st, char *const *base
             own[s] = scalars[st->scalars[s]];
         scalars = own;
     }
-    piece w = {st, ptrs, scalars, p->scratch_bytes};
+    return (piece){st, ptrs, scalars, p->scratch_bytes};
+}
+
+static void run_kernel(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    void *ptrs[CG_MAX_BUFFERS];
+    int64_t own[32];
+    piece w = open_piece(p, st, bases, r->scalars, ptrs, own);
     if (st->n_split < 2 * st->grain)
         run_piece(&w, 0, st->n_split, 0);
     else
-        kb_parallel_for_most(st->n_split, st->grain, threads, run_piece, &w);
+        kb_parallel_for_most(st->n_split, st->grain, r->threads, run_piece, &w);
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------------------------ */
+/* Rows of a product that are finished go through the kernel of the same step. */
+static void finish_rows(void *arg, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
+{
+    const piece *p = arg;
+    void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
+    if (p->st->fn)
+        p->st->fn(ptrs, p->scalars, p->st->shape, row0, row1, i0, i1);
+    else
+        lp_interpret(p->st->k, ptrs, p->scalars, row0, row1, i0, i1);
+}
+
+static void *at(char *const *bases, cg_place p) { return bases[p.slot] + p.offset; }
+
+static kn_status run_product(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    const cg_product *q = st->product;
+    kb_gemm g = q->gemm;
+    void *ptrs[CG_MAX_BUFFERS];
+    int64_t own[32];
+    piece w;
+    g.a = at(bases, q->a);
+    g.b = at(bases, q->b);
+    g.c = at(bases, q->c);
+    g.bias = q->bias.slot == CG_SLOT_NULL ? NULL : at(bases, q->bias);
+    if (q->source >= 0 && r->sources && r->sources[q->source].packs)
+        g.packed = kb_packs_get(&r->sources[q->source], &g);
+    if (st->k) {
+        w = open_piece(p, st, bases, r->scalars, ptrs, own);
+        g.finish = finish_rows;
+        g.arg = &w;
+        g.whole_rows = q->whole_rows;
+        g.most = r->threads;
+    }
+    return kb_gemm_f32(&g) ? KN_OK : kb_error_status();
 }
 
 static kn_status run_eager(const cg_step *st, char *const *bases)
@@ -82,35 +133,35 @@ static kn_status run_eager(const cg_step *st, char *const *bases)
     return kb_run(&c);
 }
 
-static kn_status run_steps(const cg_program *p, char *const *bases, const int64_t *scalars, int threads, bool *wrote)
+static kn_status run_steps(const cg_program *p, char *const *bases, const run *r, bool *wrote)
 {
     for (int i = 0; i < p->n_steps; i++) {
         const cg_step *st = &p->steps[i];
         if (st->writes_input)
             *wrote = true;
-        if (!st->eager) {
-            run_kernel(p, st, bases, scalars, threads);
+        if (!st->eager && !st->product) {
+            run_kernel(p, st, bases, r);
             continue;
         }
-        kn_status s = run_eager(st, bases);
+        kn_status s = st->eager ? run_eager(st, bases) : run_product(p, st, bases, r);
         if (s != KN_OK)
             return s;
     }
     return KN_OK;
 }
 
-static kn_status run_default(const cg_program *p, char *const *bases, const int64_t *scalars, int threads, bool *wrote)
+static kn_status run_default(const cg_program *p, char *const *bases, const run *r, bool *wrote)
 {
 #if defined(__SSE2__)
     unsigned saved = _mm_getcsr();
     if ((saved & ~(unsigned)MXCSR_FLAGS) != MXCSR_DEFAULT) {
         _mm_setcsr(MXCSR_DEFAULT);
-        kn_status s = run_steps(p, bases, scalars, threads, wrote);
+        kn_status s = run_steps(p, bases, r, wrote);
         _mm_setcsr(saved);
         return s;
     }
 #endif
-    return run_steps(p, bases, scalars, threads, wrote);
+    return run_steps(p, bases, r, wrote);
 }
 
 static void free_outputs(const cg_program *p, void **outputs, int n)
@@ -121,7 +172,7 @@ static void free_outputs(const cg_program *p, void **outputs, int n)
     }
 }
 
-kn_status cg_run_once(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs, bool *wrote)
+kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void **outputs, bool *wrote)
 {
     char small[STACK_ARENA] __attribute__((aligned(64)));
     char *few[STACK_BASES], **bases = few, *arena = small;
@@ -151,7 +202,7 @@ kn_status cg_run_once(const cg_program *p, void *const *inputs, const int64_t *s
         }
     }
     if (s == KN_OK)
-        s = run_default(p, bases, scalars, threads, wrote);
+        s = run_default(p, bases, &(run){sources, scalars, threads}, wrote);
     if (s != KN_OK)
         free_outputs(p, outputs, made);
     if (arena_bytes > STACK_ARENA && arena)
@@ -164,7 +215,8 @@ kn_status cg_run_once(const cg_program *p, void *const *inputs, const int64_t *s
 kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs)
 {
     bool wrote;
-    return cg_run_once(p, inputs, scalars, outputs, &wrote);
+    return cg_run_once(p, inputs, NULL, scalars, outputs, &wrote);
 }
 
+const bool *cg_program_packs(const cg_program *p) { return p->packs; }
 int64_t cg_output_bytes(const cg_program *p, int i) { return p->output_bytes[i]; }

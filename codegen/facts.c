@@ -5,7 +5,7 @@
  *
  * KIND. What can be part of a generated kernel: pointwise ops with a body, in bool, i32, i64, f32 or f64; copies that views make; writes whose target is
  * no operand seen through another map; reductions over trailing axes; softmax and layer_norm over trailing axes. The rest is CG_EAGER, empty tensors
- * included.
+ * included. CG_PRODUCT is a call of the matrix product, prepared.
  */
 #include "base/body.h"
 #include "base/error.h"
@@ -150,6 +150,33 @@ static cg_kind composite_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
     return CG_SOFTMAX;
 }
 
+static bool is_one(const ir_graph *g, ir_ref r)
+{
+    if (!ir_is(r))
+        return true;
+    const ir_node *n = ir_get(g, r);
+    int64_t bits;
+    if (n->op != IR_CONST)
+        return false;
+    memcpy(&bits, &g->consts[n->attr], sizeof bits);
+    return g->types[n->type].dtype == KN_F64 ? g->consts[n->attr] == 1 : bits == 1;
+}
+
+/* A product that needs no conversion and no factors. */
+static bool is_product(const ir_graph *g, const ir_node *n, cg_fact *f)
+{
+    const kb_type *t = &g->types[n->type];
+    int most = n->op == OP_matmul || n->op == OP_bmm ? 2 : n->op == OP_linear || n->op == OP_addmm ? 3 : 0;
+    if (!most || t->dtype != KN_F32)
+        return false;
+    for (int k = 0; k < n->n_in; k++)
+        if (k < most ? ir_is(ir_in(g, n, k)) && (cg_is_weak(g, ir_in(g, n, k)) || ir_type(g, ir_in(g, n, k))->dtype != KN_F32) : !is_one(g, ir_in(g, n, k)))
+            return false;
+    const kb_type *b = ir_type(g, ir_in(g, n, n->op == OP_addmm ? 2 : 1));
+    f->inner = n->op == OP_linear ? b->size[0].v : b->rank > 1 ? b->size[b->rank - 1].v : 1;
+    return true;
+}
+
 /* A write whose operands see its storage otherwise than the target does takes copies: the eager door does that. */
 static bool write_is_clean(const cg_facts *f, const ir_graph *g, uint32_t at)
 {
@@ -189,6 +216,8 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
     if (f->all_eager || info->n_out > 1 || me->numel == 0 || !dtypes_compute(g, n) || !computes(me->math))
         return CG_EAGER;
     cg_recipe r;
+    if (is_product(g, n, me))
+        return CG_PRODUCT;
     if (copies)
         return me->cost = 1, CG_COPY;
     if (info->cls == KB_REDUCTION || info->cls == KB_COMPOSITE) {

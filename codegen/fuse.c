@@ -8,6 +8,8 @@
  *   acyclic     no way leads from one group through others to the other
  *   worthwhile  bytes are saved and code stays small
  *
+ * Last, a group that reads a product's result in the product's own rows is attached to it: the two are one step.
+ *
  * Nothing is computed twice by this file; lower.c recomputes cheap values between the phases of a kernel.
  */
 #include "base/error.h"
@@ -82,7 +84,7 @@ static bool legal(const cg_facts *f, const set *s)
     cg_space space;
     touches t;
     t.n = 0;
-    if (!cg_space_make(f, s->nodes, s->n, &space) || !collect(f, s, &space, &t))
+    if (!cg_space_make(f, s->nodes, s->n, 0, &space) || !collect(f, s, &space, &t))
         return false;
     for (int i = 0; i < t.n; i++)
         for (int j = 0; j < t.n; j++)
@@ -138,26 +140,44 @@ static bool few_rounds(const cg_facts *f, const set *s)
 }
 
 /* ---- order ------------------------------------------------------------------------------------------------------------------------- */
-typedef struct walk { int32_t *stack; uint32_t *seen; uint32_t stamp; } walk;
+typedef struct walk {
+    int32_t *stack;
+    uint32_t *seen, stamp;
+    int32_t *cover;             /* by node: groups with members on both sides of the gap before it */
+} walk;
 
-/* Does a way lead from group `from` to group `to` through another group? Walks dependences backwards from `to`. */
+static int32_t first_member(const cg_group *g) { return g->product >= 0 && g->product < g->nodes[0] ? g->product : g->nodes[0]; }
+
+static int32_t last_member(const cg_group *g) { return g->nodes[g->n - 1] > g->product ? g->nodes[g->n - 1] : g->product; }
+
+/* The group comes (by 1) or goes (by -1) */
+static void span(walk *w, const cg_group *g, int by)
+{
+    for (int32_t i = first_member(g) + 1; i <= last_member(g); i++)
+        w->cover[i] += by;
+}
+
+/* Does a way lead from group `from` to group `to` through another group? Walks dependences backwards from `to`, as far as `from` can be: before a gap
+ * that no group spans, dependences lead to groups before it only. */
 static bool way_around(const cg_facts *f, const cg_groups *gs, walk *w, int32_t from, int32_t to)
 {
     int64_t top = 0;
-    int32_t oldest = gs->v[from].nodes[0];      /* dependences lead back in program order: what ends before it can't reach it */
+    int32_t oldest = first_member(&gs->v[from]);
+    while (w->cover[oldest])
+        oldest--;
     w->stamp++;
     w->stack[top++] = to;
     w->seen[to] = w->stamp;
     while (top) {
         int32_t at = w->stack[--top];
         const cg_group *g = &gs->v[at];
-        for (int i = 0; i < g->n; i++) {
-            const cg_fact *m = &f->node[g->nodes[i]];
+        for (int i = 0; i < cg_members(g); i++) {
+            const cg_fact *m = &f->node[cg_member(g, i)];
             for (int32_t d = m->first_dep; d < m->first_dep + m->n_deps; d++) {
                 int32_t p = f->node[f->deps[d]].group;
                 if (p == from && at != to)
                     return true;
-                if (p == from || p < 0 || w->seen[p] == w->stamp || gs->v[p].nodes[gs->v[p].n - 1] < oldest)
+                if (p == from || p < 0 || w->seen[p] == w->stamp || last_member(&gs->v[p]) < oldest)
                     continue;
                 w->seen[p] = w->stamp;
                 w->stack[top++] = p;
@@ -189,10 +209,13 @@ static bool merge(cg_facts *f, cg_groups *gs, walk *w, int32_t a, int32_t b)
     if (!nodes)
         return false;
     memcpy(nodes, s.nodes, (size_t)s.n * sizeof *nodes);
+    span(w, x, -1);
+    span(w, y, -1);
     x->nodes = nodes;
     x->n = s.n;
     x->cost += y->cost;
     y->dead = true;
+    span(w, x, 1);
     for (int i = 0; i < s.n; i++)
         f->node[nodes[i]].group = a;
     return true;
@@ -209,8 +232,9 @@ static kn_status start(cg_facts *f, cg_groups *gs)
         *one = (int32_t)i;
         f->node[i].group = (int32_t)gs->n;
         set s = {.nodes = {(int32_t)i}, .n = 1};
-        cg_group g = {.nodes = one, .n = 1, .fused = f->node[i].kind != CG_EAGER, .cost = f->node[i].cost};
-        if (g.fused && !legal(f, &s)) {
+        cg_group g = {.nodes = one, .n = 1, .product = -1, .fused = f->node[i].kind != CG_EAGER && f->node[i].kind != CG_PRODUCT, .cost = f->node[i].cost};
+        bool plain = f->node[i].kind == CG_POINT && f->g->types[f->g->nodes[i].type].rank <= LP_MAX_OUTER;   /* writes fresh storage only */
+        if (g.fused && !plain && !legal(f, &s)) {           /* alone it can't be generated */
             g.fused = false;
             f->node[i].kind = CG_EAGER;
         }
@@ -257,6 +281,65 @@ static void merge_siblings(cg_facts *f, cg_groups *gs, walk *w, int32_t *last)
     }
 }
 
+/* ---- products and what follows them ------------------------------------------------------------------------------------------------- */
+static bool is_row_major(const cg_space *s, const cg_access *a)
+{
+    int64_t stride = 1;
+    for (int d = s->n - 1; d >= 0; stride *= s->size[d--])
+        if (s->size[d] > 1 && a->stride[d] != stride)
+            return false;
+    return !a->row && a->offset == 0;
+}
+
+/* Can a kernel work on a product's rows as they are finished? It goes over the very elements that the product has, in rows as long as its; it meets the
+ * product's storage at these elements only; what it writes besides is fresh. */
+static bool follows(const cg_facts *f, const cg_group *g, int32_t product)
+{
+    const cg_fact *p = &f->node[product];
+    cg_space space;
+    touches t;
+    set s = {.n = g->n};
+    t.n = 0;
+    memcpy(s.nodes, g->nodes, (size_t)g->n * sizeof *s.nodes);
+    for (int i = 0; i < g->n; i++)
+        if (f->node[g->nodes[i]].kind == CG_WRITE && f->node[g->nodes[i]].home != p->home)
+            return false;
+    if (!cg_space_make(f, s.nodes, s.n, p->inner, &space) || space.numel != p->numel || !collect(f, &s, &space, &t))
+        return false;
+    for (int i = 0; i < t.n; i++)
+        if (f->node[t.v[i].root].hazard == p->hazard && !is_row_major(&space, &t.v[i]))
+            return false;
+    cg_nest nest;
+    return cg_nest_make(&space, t.v, t.n, &nest);
+}
+
+/* A kernel call for each row costs more than a pass over short rows later. */
+static bool pays(const cg_facts *f, int32_t product) { return f->node[product].inner >= 16; }
+
+/* The first group that reads a product and may follow it does. */
+static void attach_products(cg_facts *f, cg_groups *gs, walk *w)
+{
+    const ir_graph *g = f->g;
+    for (int64_t i = 0; i < g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        int32_t own = f->node[i].group;
+        for (int k = 0; k < n->n_in && own >= 0; k++) {
+            int32_t p = f->src[n->in + (uint32_t)k];
+            if (p < 0 || f->node[p].kind != CG_PRODUCT || f->node[p].group == own)
+                continue;
+            cg_group *follower = &gs->v[own], *maker = &gs->v[f->node[p].group];
+            if (maker->fused || !follower->fused || follower->dead || follower->product >= 0 || !pays(f, p) || !follows(f, follower, p)
+                || !acyclic(f, gs, w, own, f->node[p].group))
+                continue;
+            span(w, follower, -1);
+            follower->product = p;
+            span(w, follower, 1);
+            maker->dead = true;
+            f->node[p].group = own;
+        }
+    }
+}
+
 kn_status cg_fuse(cg_facts *f, cg_groups *gs)
 {
     kn_status s = start(f, gs);
@@ -264,15 +347,18 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs)
     int32_t *last = kb_calloc((size_t)f->g->n_nodes + 1, sizeof *last);
     w.stack = kb_calloc((size_t)gs->n + 1, sizeof *w.stack);
     w.seen = kb_calloc((size_t)gs->n + 1, sizeof *w.seen);
-    if (!last || !w.stack || !w.seen)
+    w.cover = kb_calloc((size_t)f->g->n_nodes + 1, sizeof *w.cover);
+    if (!last || !w.stack || !w.seen || !w.cover)
         s = kb_error_status();
     if (s == KN_OK) {
         merge_chains(f, gs, &w);
         merge_siblings(f, gs, &w, last);
+        attach_products(f, gs, &w);
     }
     kb_free(last);
     kb_free(w.stack);
     kb_free(w.seen);
+    kb_free(w.cover);
     return s;
 }
 
@@ -318,8 +404,8 @@ static bool checks(const cg_facts *f, const cg_group *g)
 
 static bool is_ready(const cg_facts *f, const cg_group *g, int32_t self, const uint8_t *done)
 {
-    for (int i = 0; i < g->n; i++) {
-        const cg_fact *m = &f->node[g->nodes[i]];
+    for (int i = 0; i < cg_members(g); i++) {
+        const cg_fact *m = &f->node[cg_member(g, i)];
         for (int32_t d = m->first_dep; d < m->first_dep + m->n_deps; d++) {
             int32_t p = f->node[f->deps[d]].group;
             if (p != self && p >= 0 && !done[p])

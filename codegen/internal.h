@@ -1,7 +1,7 @@
 /* internal.h: what the files of codegen/ share: facts about a graph, groups, and programs.
  *
  * The way of a graph: facts.c (who writes what, which order must hold, what can be fused) → fuse.c (groups) → lower.c (a kernel each) → plan.c (order,
- * memory) → compile.c (code) → exec.c (run).
+ * memory) → code.c (code) → exec.c (run). compile.c leads.
  */
 #ifndef CG_INTERNAL_H
 #define CG_INTERNAL_H
@@ -20,13 +20,14 @@ typedef enum cg_kind {
     CG_REDUCE,          /* over trailing axes */
     CG_SOFTMAX,         /* softmax, log_softmax over the last axis */
     CG_NORM,            /* layer_norm */
+    CG_PRODUCT,         /* matmul, linear and their like in f32 */
     CG_EAGER            /* a call of the eager kernel */
 } cg_kind;
 
 typedef struct cg_fact {
     uint8_t kind;
     kn_dtype math;
-    int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none) */
+    int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none), of a product: columns */
     int32_t group;
     int32_t writer;             /* the node that gives this value: itself, or for a projection its operator; -1 for inputs and scalars */
     uint32_t home;              /* the node whose address this value's lies behind: an input, or a fresh result (its own, or its view's base) */
@@ -82,7 +83,7 @@ typedef struct cg_access {
     int64_t offset, stride[CG_MAX_DIMS];
 } cg_access;
 
-bool cg_space_make(const cg_facts *f, const int32_t *nodes, int n, cg_space *s);
+bool cg_space_make(const cg_facts *f, const int32_t *nodes, int n, int64_t inner /* 0: as members have it */, cg_space *s);
 bool cg_access_operand(const cg_facts *f, const cg_space *s, uint32_t node, int operand, cg_access *a);
 bool cg_access_result(const cg_facts *f, const cg_space *s, uint32_t node, cg_access *a);
 bool cg_access_ref(const cg_facts *f, const cg_space *s, uint32_t node, ir_ref r, cg_access *a);
@@ -101,9 +102,14 @@ bool cg_nest_make(const cg_space *s, const cg_access *accesses, int n, cg_nest *
 typedef struct cg_group {
     int32_t *nodes;             /* ascending */
     int n;
+    int32_t product;            /* fused with this product: works on its rows as they are finished; -1: none */
     bool fused, dead /* merged into another */;
     int cost;
 } cg_group;
+
+/* Its members, the product included. */
+static inline int cg_members(const cg_group *g) { return g->n + (g->product >= 0); }
+static inline int32_t cg_member(const cg_group *g, int i) { return i < g->n ? g->nodes[i] : g->product; }
 
 typedef struct cg_groups {
     cg_group *v;        int64_t n, cap;
@@ -133,12 +139,22 @@ kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by
 /* Where a pointer comes from: a slot of the run's table of bases, plus bytes. */
 typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
 
+/* A prepared product. */
+typedef struct cg_product {
+    kb_gemm gemm;               /* all but its pointers */
+    cg_place a, b, c, bias;     /* bias: CG_SLOT_NULL where there is none */
+    bool whole_rows;            /* the kernel that follows takes them so */
+    int32_t source;             /* the input that holds b and that the program doesn't write; -1 */
+} cg_product;
+
 typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; code.c */
 
+/* An eager call, a product, a kernel, or a product with a kernel on its rows */
 typedef struct cg_step {
     bool eager;
+    const cg_product *product;
     bool writes_input;          /* storage older than the run */
-    /* a kernel */
+    /* a kernel, where k is set */
     lp_fn fn;                   /* NULL: interpreted */
     cg_kernel_entry *entry;
     const lp_kernel *k;         /* interpreted: its own; else the one that was compiled, which may have other sizes */
@@ -169,6 +185,7 @@ struct cg_program {
     int64_t *output_bytes;
     int64_t arena_bytes, scratch_bytes /* a worker */;
     double *consts;
+    bool *packs;                /* by input; NULL: nowhere */
     int max_bufs;
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
     cg_stats stats;

@@ -329,7 +329,7 @@ static void finish(lowering *l, cg_lowered *out)
         out->offset[b] = l->scratch[b] ? out->scratch_bytes : l->c.access[b].offset * bytes;
         if (l->scratch[b])
             out->scratch_bytes += (k->inner.size * bytes + 63) / 64 * 64;
-        f->streaming = f->written && !f->read && !l->scratch[b] && f->inner_stride == 1 && total * bytes >= large_output();
+        f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && total * bytes >= large_output();
     }
     lp_set_ahead(k);
     k->inner.sym = !lp_wants_inner(k);

@@ -21,6 +21,7 @@ typedef struct planner {
     life *lives;                /* by node index of the storage; first < 0: never touched */
     int32_t *live;              /* storages with a block in the arena now */
     int64_t n_live;
+    uint32_t shares;            /* of this step: the storage that its product is written to first; UINT32_MAX: none */
     int32_t *born;              /* by step: the first storage that it is the first to touch, -1 */
 } planner;
 
@@ -33,25 +34,28 @@ static void use(planner *pl, uint32_t root, int32_t step)
     l->last = step;
 }
 
-static void use_group(planner *pl, int32_t group, int32_t step)
+static void use_call(planner *pl, int32_t node, int32_t step)
 {
-    const cg_group *g = &pl->gs->v[group];
     const ir_graph *ir = pl->f->g;
-    if (g->fused) {
-        const cg_lowered *w = &pl->lowered[group];
-        for (int64_t b = 0; b < w->k->n_buffers; b++)
-            if (w->root[b] != UINT32_MAX)
-                use(pl, w->root[b], step);
-        return;
-    }
-    const ir_node *n = &ir->nodes[g->nodes[0]];
+    const ir_node *n = &ir->nodes[node];
     for (int k = 0; k < n->n_in; k++)
         if (ir_is(ir_in(ir, n, k)) && !cg_is_weak(ir, ir_in(ir, n, k)))
             use(pl, pl->f->node[ir_in(ir, n, k).i - 1].home, step);
-    use(pl, pl->f->node[g->nodes[0]].home, step);
-    for (int64_t i = g->nodes[0] + 1; i < ir->n_nodes && kb_op_info((kb_opcode)n->op)->n_out > 1; i++)
-        if (ir->nodes[i].op == IR_PROJ && (int32_t)ir_in(ir, &ir->nodes[i], 0).i - 1 == g->nodes[0])
+    use(pl, pl->f->node[node].home, step);
+    for (int64_t i = node + 1; i < ir->n_nodes && kb_op_info((kb_opcode)n->op)->n_out > 1; i++)
+        if (ir->nodes[i].op == IR_PROJ && (int32_t)ir_in(ir, &ir->nodes[i], 0).i - 1 == node)
             use(pl, ir->nodes[i].root, step);
+}
+
+static void use_group(planner *pl, int32_t group, int32_t step)
+{
+    const cg_group *g = &pl->gs->v[group];
+    const cg_lowered *w = &pl->lowered[group];
+    for (int64_t b = 0; g->fused && b < w->k->n_buffers; b++)
+        if (w->root[b] != UINT32_MAX)
+            use(pl, w->root[b], step);
+    if (!g->fused || g->product >= 0)
+        use_call(pl, g->fused ? g->product : g->nodes[0], step);
 }
 
 static kn_status set_outputs(planner *pl)
@@ -140,8 +144,29 @@ static bool read_before(const lp_kernel *k, uint32_t q, uint32_t r)
     return last_load <= first_store;
 }
 
+static bool reads_as_operand(const cg_facts *f, int32_t product, uint32_t root)
+{
+    const ir_node *n = &f->g->nodes[product];
+    for (int k = 0; k < n->n_in; k++) {
+        ir_ref r = ir_in(f->g, n, k);
+        if (ir_is(r) && !cg_is_weak(f->g, r) && f->node[r.i - 1].home == root)
+            return true;
+    }
+    return false;
+}
+
+/* Beside a product in the same step an operand's block is free for a result only if the product doesn't read it, and the block that the product itself is
+ * written to must be nobody's. */
+static bool may_take_over(const planner *pl, const cg_group *g, uint32_t from, uint32_t root)
+{
+    if (g->product < 0)
+        return true;
+    uint32_t c = pl->f->node[g->product].home;
+    return root != c && root != pl->shares && from != c && !reads_as_operand(pl->f, g->product, from);
+}
+
 /* An operand that dies in this kernel and whose block the result `root` can take. */
-static bool take_over(planner *pl, const cg_lowered *w, uint32_t root, int32_t step)
+static bool take_over(planner *pl, const cg_group *g, const cg_lowered *w, uint32_t root, int32_t step)
 {
     int r = -1;
     for (int b = 0; b < (int)w->k->n_buffers; b++)
@@ -151,7 +176,7 @@ static bool take_over(planner *pl, const cg_lowered *w, uint32_t root, int32_t s
         return false;
     for (int q = 0; q < (int)w->k->n_buffers; q++) {
         uint32_t from = w->root[q];
-        if (from == UINT32_MAX || from == root)
+        if (from == UINT32_MAX || from == root || !may_take_over(pl, g, from, root))
             continue;
         life *l = &pl->lives[from], *me = &pl->lives[root];
         bool once = true;
@@ -171,6 +196,29 @@ static bool take_over(planner *pl, const cg_lowered *w, uint32_t root, int32_t s
     return false;
 }
 
+/* Where nobody else wants a product's own value, it is written where a result of the kernel that follows will stand, and replaced there. Gives that
+ * result's storage, or UINT32_MAX. */
+static uint32_t share_result(const planner *pl, const cg_group *g, const cg_lowered *w, int32_t step)
+{
+    uint32_t c = pl->f->node[g->product].home;
+    const life *own = &pl->lives[c];
+    int at = -1;
+    if (own->slot || own->first != step || own->last != step)
+        return UINT32_MAX;
+    for (int b = 0; b < (int)w->k->n_buffers; b++)
+        if (w->root[b] == c)
+            at = at < 0 ? b : -2;
+    for (int r = 0; at >= 0 && r < (int)w->k->n_buffers; r++) {
+        const life *l = w->root[r] == UINT32_MAX ? NULL : &pl->lives[w->root[r]];
+        bool once = l && r != at && w->k->buffers[r].written && l->first == step && l->bytes == own->bytes && !w->offset[r] && !w->offset[at];
+        for (int b = 0; b < (int)w->k->n_buffers; b++)
+            once = once && (b == r || w->root[b] != w->root[r]);
+        if (once && same_map(w->k, &w->k->buffers[at], &w->k->buffers[r]) && read_before(w->k, (uint32_t)at, (uint32_t)r))
+            return w->root[r];
+    }
+    return UINT32_MAX;
+}
+
 static void plan_memory(planner *pl)
 {
     for (int32_t s = 0; s < (int32_t)pl->gs->n_order; s++)
@@ -182,9 +230,17 @@ static void plan_memory(planner *pl)
         }
     for (int32_t s = 0; s < (int32_t)pl->gs->n_order; s++) {
         int32_t group = pl->gs->order[s];
+        const cg_group *g = &pl->gs->v[group];
+        const cg_lowered *w = &pl->lowered[group];
+        uint32_t c = g->product >= 0 ? pl->f->node[g->product].home : UINT32_MAX;
+        pl->shares = g->product >= 0 ? share_result(pl, g, w, s) : UINT32_MAX;
         for (int32_t i = pl->born[s]; i >= 0; i = pl->lives[i].next)
-            if (!pl->lives[i].slot && (!pl->gs->v[group].fused || !take_over(pl, &pl->lowered[group], (uint32_t)i, s)))
+            if (!pl->lives[i].slot && !(pl->shares != UINT32_MAX && (uint32_t)i == c) && (!g->fused || !take_over(pl, g, w, (uint32_t)i, s)))
                 place_block(pl, (uint32_t)i);
+        if (pl->shares != UINT32_MAX) {
+            pl->lives[c].slot = pl->lives[pl->shares].slot;
+            pl->lives[c].offset = pl->lives[pl->shares].offset;
+        }
         for (int64_t i = 0; i < pl->n_live;)
             if (pl->lives[pl->live[i]].last <= s)
                 memmove(&pl->live[i], &pl->live[i + 1], (size_t)(--pl->n_live - i) * sizeof *pl->live);
@@ -355,8 +411,67 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;
     s = eager_call(pl, st, node, n_out, out);
-    st->writes_input = st->write && is_input(pl->p, st->places[0]);
+    st->writes_input |= st->write && is_input(pl->p, st->places[0]);
     return s;
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------------------------ */
+/* The input that a product's B is, all of the time: a weight. -1 where it is none, or the graph writes it, or it has a form for each item of a batch. */
+static int32_t weight_of(const planner *pl, const kb_gemm *g, ir_ref b, cg_place at)
+{
+    const cg_facts *f = pl->f;
+    if (!is_input(pl->p, at) || g->n < 2)
+        return -1;
+    for (int d = 0; d < g->batch_rank; d++)
+        if (g->b_batch[d])
+            return -1;
+    for (int64_t i = 0; i < f->g->n_nodes; i++)
+        if (f->g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)f->g->nodes[i].op)->cls == KB_WRITE && f->node[i].hazard == f->node[b.i - 1].hazard)
+            return -1;
+    return at.slot - CG_SLOT_INPUT;
+}
+
+/* Turns the call of a product, all set, into a prepared one. */
+static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
+{
+    const ir_graph *g = pl->f->g;
+    cg_program *p = pl->p;
+    cg_product *r = kb_arena_alloc(&p->arena, sizeof *r);
+    int a = st->call.op == OP_addmm, bias = a ? 0 : 2;
+    kb_call c = st->call;
+    if (!r)
+        return kb_error_status();
+    c.in = st->bufs;
+    c.out = st->bufs + c.n_in;
+    if (!kb_gemm_of_call(&r->gemm, &c))
+        return kb_fail(KN_E_INTERNAL, "a call of %s is no product", ir_op_name(g->nodes[node].op));
+    r->a = st->places[a];
+    r->b = st->places[a + 1];
+    r->c = st->places[c.n_in];
+    r->bias = bias < c.n_in && c.op != OP_matmul && c.op != OP_bmm ? st->places[bias] : (cg_place){CG_SLOT_NULL, 0};
+    r->source = weight_of(pl, &r->gemm, ir_in(g, &g->nodes[node], a + 1), r->b);
+    if (r->source >= 0 && !p->packs && !(p->packs = kb_arena_alloc(&p->arena, (size_t)p->n_inputs * sizeof *p->packs)))
+        return kb_error_status();
+    if (r->source >= 0)
+        p->packs[r->source] = true;
+    r->whole_rows = st->k && (lp_reduces(st->k) || !st->k->inner.sym);     /* code for short rows is slow on parts of them */
+    st->product = r;
+    st->eager = false;
+    return KN_OK;
+}
+
+static kn_status product_step(planner *pl, cg_step *st, int32_t node)
+{
+    kn_status s = eager_step(pl, st, (uint32_t)node);
+    return s == KN_OK ? prepare_product(pl, st, (uint32_t)node) : s;
+}
+
+static kn_status step_of(planner *pl, cg_step *st, const cg_group *g)
+{
+    if (!g->fused)
+        return pl->f->node[st->node].kind == CG_PRODUCT ? product_step(pl, st, g->nodes[0]) : eager_step(pl, st, st->node);
+    kn_status s = kernel_step(pl, st, st->group);
+    return s == KN_OK && g->product >= 0 ? product_step(pl, st, g->product) : s;
 }
 
 static kn_status make_steps(planner *pl)
@@ -370,7 +485,7 @@ static kn_status make_steps(planner *pl)
         const cg_group *g = &pl->gs->v[pl->gs->order[i]];
         st->node = (uint32_t)g->nodes[0];
         st->group = pl->gs->order[i];
-        kn_status s = g->fused ? kernel_step(pl, st, st->group) : eager_step(pl, st, st->node);
+        kn_status s = step_of(pl, st, g);
         if (s != KN_OK)
             return s;
     }

@@ -46,9 +46,9 @@ static bool add_shape(cuts *c, const kb_type *t, int64_t unit)
     return true;
 }
 
-bool cg_space_make(const cg_facts *f, const int32_t *nodes, int n, cg_space *s)
+bool cg_space_make(const cg_facts *f, const int32_t *nodes, int n, int64_t inner, cg_space *s)
 {
-    *s = (cg_space){0};
+    *s = (cg_space){.inner = inner};
     for (int i = 0; i < n; i++) {
         const cg_fact *m = &f->node[nodes[i]];
         if (m->numel > s->numel)

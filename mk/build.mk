@@ -54,6 +54,8 @@ else ifeq ($(CONFIG),debug)
 B     := build/debug
 OPT   := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 LOPT  := -fsanitize=address,undefined
+# gcc aligns the stack that it keeps for use-after-return checks to 32 bytes only, which 64-byte vectors don't survive
+ISAOPT := --param asan-use-after-return=0
 else ifeq ($(CONFIG),tsan)
 B     := build/tsan
 OPT   := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
@@ -179,7 +181,7 @@ build/gen/config.h: FORCE
 
 # Flags as of the last build: touched when they change, and everything compiled depends on it
 $O/flags: FORCE
-	$(shell mkdir -p $(@D))$(file >$@.new,$(CC) $(LIBRARY_CFLAGS) $(OPT3) $(LLVM_CFLAGS) $(foreach i,$(ISAS),$(ISA_$i)))
+	$(shell mkdir -p $(@D))$(file >$@.new,$(CC) $(LIBRARY_CFLAGS) $(OPT3) $(ISAOPT) $(LLVM_CFLAGS) $(foreach i,$(ISAS),$(ISA_$i)))
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 # What is linked of which files: when one comes or goes, everything is linked anew, or a stale archive would keep what it held
@@ -196,11 +198,11 @@ define isa_rule
 $O/runtime/kernels/isa/%.$1.o: runtime/kernels/isa/%.c $(AFTER)
 	$$(folder)
 	$$(call say,CC,$$< ($1))
-	$$(call compile,$$(LIBRARY_CFLAGS) $$(OPT3) $$(ISA_$1) -DKB_ISA_SUFFIX=$1)
+	$$(call compile,$$(LIBRARY_CFLAGS) $$(OPT3) $$(ISAOPT) $$(ISA_$1) -DKB_ISA_SUFFIX=$1)
 $O/tests/isa/%.$1.o: tests/isa/%.c $(AFTER)
 	$$(folder)
 	$$(call say,CC,$$< ($1))
-	$$(call compile,$$(PROGRAM_CFLAGS) $$(OPT3) $$(ISA_$1) -DKB_ISA_SUFFIX=$1)
+	$$(call compile,$$(PROGRAM_CFLAGS) $$(OPT3) $$(ISAOPT) $$(ISA_$1) -DKB_ISA_SUFFIX=$1)
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_rule,$i)))
 

@@ -27,7 +27,7 @@ static kn_value check_part(kn_tensor *x, int64_t dim, const char *op, const char
 {
     if (!x)
         return failed_value(KN_E_VALUE, op, site, "operand x is missing");
-    if (kn_failed(x))
+    if (rt_failed(x))
         return kn_value_tensor(x);
     int d = wrapped(x, dim);
     if (d < 0 || d >= kn_rank(x))
@@ -46,7 +46,7 @@ static kn_value parts(kn_tensor *x, size_t n, int64_t each, const int64_t *lengt
     for (size_t i = 0; i < n; i++) {
         int64_t length = lengths ? lengths[i] : size - at < each ? size - at : each;
         items[i] = kn_value_tensor((kn_narrow)(x, d, at, length, site));
-        if (kn_failed(items[i].as.tensor)) {
+        if (rt_failed(items[i].as.tensor)) {
             kn_value bad = items[i];
             kb_free(items);
             return bad;
@@ -133,7 +133,7 @@ kn_tensor *(kn_movedim)(kn_tensor *x, int64_t source, int64_t destination, const
 
 kn_tensor *(kn_t)(kn_tensor *x, const char *site)
 {
-    if (kn_failed(x))
+    if (rt_failed(x))
         return x ? x : rt_error_tensorf(KN_E_VALUE, "t", site, "operand x is missing");
     if (kn_rank(x) > 2)
         return rt_error_tensorf(KN_E_SHAPE, "t", site, "takes at most 2 dimensions, not %d; see kn_transpose", kn_rank(x));
@@ -167,15 +167,15 @@ kn_tensor *(kn_unflatten)(kn_tensor *x, int64_t dim, kn_shape sizes, const char 
 /* ---- like another ----------------------------------------------------------------------------------------------------------------------- */
 kn_tensor *(kn_full_like)(kn_tensor *x, kn_value v, const char *site)
 {
-    if (kn_failed(x))
+    if (rt_failed(x))
         return x ? x : rt_error_tensorf(KN_E_VALUE, "full_like", site, "operand x is missing");
     return (kn_full)(kn_tensor_dtype(x), kn_tensor_shape(x), v, site);
 }
 
 kn_tensor *(kn_zeros_like)(kn_tensor *x, const char *site) { return (kn_full_like)(x, kn_value_int(0), site); }
 kn_tensor *(kn_ones_like)(kn_tensor *x, const char *site) { return (kn_full_like)(x, kn_value_int(1), site); }
-kn_tensor *(kn_rand_like)(kn_tensor *x, const char *site) { return kn_failed(x) ? (kn_zeros_like)(x, site) : (kn_rand)(kn_tensor_dtype(x), kn_tensor_shape(x), site); }
-kn_tensor *(kn_randn_like)(kn_tensor *x, const char *site) { return kn_failed(x) ? (kn_zeros_like)(x, site) : (kn_randn)(kn_tensor_dtype(x), kn_tensor_shape(x), site); }
+kn_tensor *(kn_rand_like)(kn_tensor *x, const char *site) { return rt_failed(x) ? (kn_zeros_like)(x, site) : (kn_rand)(kn_tensor_dtype(x), kn_tensor_shape(x), site); }
+kn_tensor *(kn_randn_like)(kn_tensor *x, const char *site) { return rt_failed(x) ? (kn_zeros_like)(x, site) : (kn_randn)(kn_tensor_dtype(x), kn_tensor_shape(x), site); }
 
 kn_tensor *(kn_eye)(int64_t n, int64_t m, kn_dtype d, const char *site)
 {
@@ -395,7 +395,7 @@ kn_tensor *(kn_einsum)(const char *equation, size_t n, kn_tensor *const *tensors
     if (!equation || n < 1 || n > MAX_TERMS)
         return refuse(&e, KN_E_VALUE, "takes an equation and 1 to 8 tensors");
     for (size_t k = 0; k < n; k++)
-        if (kn_failed(tensors[k]))
+        if (rt_failed(tensors[k]))
             return tensors[k] ? tensors[k] : refuse(&e, KN_E_VALUE, "an operand is missing");
     const char *bad = read_equation(&e, equation, n, tensors);
     if (bad)

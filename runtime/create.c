@@ -32,7 +32,7 @@ kn_tensor *(kn_empty)(kn_dtype d, kn_shape s, const char *site) { return uniniti
 kn_tensor *(kn_from_data)(kn_dtype d, kn_shape s, const void *data, const char *site)
 {
     kn_tensor *t = uninitialised(d, s, "from_data", site);
-    if (kn_failed(t))
+    if (rt_failed(t))
         return t;
     if (!data && t->storage->bytes)
         return rt_error_tensorf(KN_E_VALUE, "from_data", site, "the data pointer is NULL");

@@ -188,10 +188,14 @@ static void free_taken(taking *t)
 
 static kn_status check_tensors(const kn_class *c, const kn_module *init)
 {
+    const rt_ctx *ctx = rt_get();
     for (const kn_field *f = c->fields; f && f->kind != KN_FIELD_END; f++) {
         kn_tensor *t = rt_is_tensor_field(f) ? *(kn_tensor **)rt_field_at(init, f->offset) : NULL;
         if (t && kn_failed(t))
             return kb_fail(kn_tensor_status(t), "%s: %s %s failed: %s", c->name, f->kind == KN_FIELD_PARAM ? "parameter" : "buffer", f->name, kn_tensor_error(t));
+        if (t && f->kind == KN_FIELD_PARAM && ctx && ctx->n_modules)
+            return kb_fail(KN_E_STATE, "%s: parameter %s is made inside the forward of a %s, where each call would make another; make modules before they are called",
+                c->name, f->name, class_name(ctx->modules[ctx->n_modules - 1].module));
     }
     return KN_OK;
 }

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/kernel.h"
+#include "base/packs.h"
 
 typedef struct rt_ctx rt_ctx;
 typedef struct rt_trace rt_trace;
@@ -27,8 +28,7 @@ typedef struct rt_storage {
     _Atomic(int32_t) mapped_read, mapped_write;
     void (*free_data)(void *data, void *user);  /* borrowed memory; NULL: ours (kb_data_free) */
     void *user;
-    _Atomic(void *) derived;                    /* what is kept beside the data (packed forms); freed by derived_free */
-    void (*derived_free)(void *derived);
+    kb_packs packs;                             /* packed forms of the matrices in it */
 } rt_storage;
 
 enum { RT_T_STATIC = 1 /* never freed */, RT_T_REQUIRES_GRAD = 2, RT_T_PARAM = 4, RT_T_DYNAMIC = 8 /* kn_mark_dynamic */ };
@@ -172,6 +172,8 @@ static inline kn_tensor *rt_retain(kn_tensor *t)     /* no trace notice: for the
         atomic_fetch_add_explicit(&t->count, 1, memory_order_relaxed);
     return t;
 }
+/* Whether t is known to be no value. The library's own code asks this: kn_failed also asks what only a computation can tell, which ends the graph. */
+static inline bool rt_failed(const kn_tensor *t) { return !t || t->state == RT_ERROR || t->state == RT_DEAD; }
 /* An error tensor in the innermost scope carrying the thread's newest failure, prefixed by op, module path and site. Never NULL. */
 kn_tensor *rt_error_tensor(rt_ctx *ctx, const char *op, const char *site);
 /* The same for a failure given here. */
@@ -198,6 +200,8 @@ static inline rt_storage *rt_storage_retain(rt_storage *s)
 }
 /* Whether an op may read (or write) it now: not while it is mapped for writing (or at all). Records the failure. */
 kn_status rt_storage_access(rt_storage *s, bool write);
+/* Nobody but the library writes it, so its version tells. */
+static inline bool rt_storage_is_own(const rt_storage *s) { return !s->free_data && !s->user; }
 static inline void rt_storage_wrote(rt_storage *s) { atomic_fetch_add_explicit(&s->version, 1, memory_order_release); }
 
 /* The scalar of a kn_value as a weak 8-byte operand: bits in *bits, its dtype (bool, i64 or f64); 0 when it is no scalar. */

@@ -187,9 +187,7 @@ void rt_storage_release(rt_storage *s)
 {
     if (!s || atomic_fetch_sub_explicit(&s->count, 1, memory_order_acq_rel) != 1)
         return;
-    void *derived = atomic_load(&s->derived);
-    if (derived && s->derived_free)
-        s->derived_free(derived);
+    kb_packs_free(&s->packs);
     if (s->free_data)
         s->free_data(s->data, s->user);
     else if (!s->user)

@@ -64,13 +64,19 @@ kn_value kn_dict(size_t n, const kn_value *keys_and_values, const char *site)
     return collect(KN_KIND_DICT, n, keys_and_values, "dict", site);
 }
 
+static bool is_error(kn_value v) { return v.kind == KN_KIND_TENSOR && v.as.tensor->state == RT_ERROR; }
+
 kn_value kn_tuple_get(kn_value tuple, size_t i)
 {
+    if (is_error(tuple))
+        return tuple;
     return tuple.kind == KN_KIND_TUPLE && i < tuple.count ? tuple.as.items[i] : kn_none();
 }
 
 kn_value kn_dict_get(kn_value dict, const char *key)
 {
+    if (is_error(dict))
+        return dict;
     if (dict.kind == KN_KIND_DICT && key)
         for (size_t i = dict.count; i >= 2; i -= 2)
             if (strcmp(dict.as.items[i - 2].as.string, key) == 0)
@@ -89,7 +95,7 @@ kn_tensor *kn_as_tensor(kn_value v)
 kn_status kn_unpack(kn_value tuple, size_t n, kn_tensor **const *out, const char *site)
 {
     kn_tensor *error = NULL;
-    if (tuple.kind == KN_KIND_TENSOR && kn_failed(tuple.as.tensor)) {
+    if (tuple.kind == KN_KIND_TENSOR && rt_failed(tuple.as.tensor)) {
         error = tuple.as.tensor;
         kb_fail(kn_tensor_status(error), "%s", kn_tensor_error(error));
     } else if (tuple.kind != KN_KIND_TUPLE)

@@ -1,6 +1,6 @@
-/* fuzz_codegen.c SECONDS [SEED]: random graphs, and the same graphs at other sizes, as programs against the op interpreter, bit for bit: every other one with interpreted kernels, the rest with
- * machine code where kiln-llvm.so is found. A failing graph is made shorter (fewer operators of the same seed) and written to fuzz_codegen.kn. Exits
- * with 1 then.
+/* fuzz_codegen.c SECONDS [SEED]: random graphs, and the same graphs at other sizes, as programs against the op interpreter, bit for bit: every other
+ * one with interpreted kernels, the rest with machine code where kiln-llvm.so is found. A failing graph is made shorter (fewer operators of the same
+ * seed) and written to fuzz_codegen.kn. Exits with 1 then.
  */
 #include "base/env.h"
 #include "base/error.h"
@@ -19,6 +19,8 @@ static const char *try_graph(uint64_t seed, int ops, char **text)
     for (uint64_t sizes = 0; g && !bad && sizes < 3; sizes++) {         /* the second and third find code for any size */
         ir_graph *other = rg_resize(g, seed + sizes);
         bad = other ? rg_compare(other, seed, NULL, NULL) : NULL;
+        if (bad && strstr(bad, "no fresh storage"))     /* at the other sizes an operator gives back its operand */
+            bad = NULL;
         if (bad) {
             ir_free(g);
             g = other;

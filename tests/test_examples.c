@@ -120,9 +120,9 @@ TestSuite(examples, .init = enter_folder, .fini = leave_folder, .timeout = 300);
 
 Test(examples, compile_as_strict_c11)
 {
-    static const char *const names[] = {"quickstart", "breaks", "hooks", "shapes", "custom", "structured", "digits"};
+    static const char *const names[] = {"quickstart", "breaks", "hooks", "shapes", "custom", "structured", "digits", "minilm"};
     static const char *const compilers[] = {"gcc", "clang"};
-    for (int i = 0; i < 7; i++)
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (int k = 0; k < 2; k++) {
             char *command = format("%s -std=c11 -Wall -Wextra -pedantic -Werror -fsyntax-only -Iinclude -Ibuild/include examples/%s.c 2>&1", compilers[k],
                                    names[i]);

@@ -5,7 +5,7 @@
 #include "base/cpu.h"
 #include "base/pool.h"
 #include "kiln/kiln.h"
-#include "runtime/kernels/gemm.h"
+#include "base/gemm.h"
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <math.h>

@@ -120,6 +120,58 @@ Test(loop, equality_ignores_names_only)
     lp_free(d);
 }
 
+/* Rows of `size` elements apart by `stride`: out = the mean of each */
+static lp_kernel *means(int64_t rows, int64_t size, int64_t stride)
+{
+    lp_kernel *k = lp_new("means");
+    k->n_outer = 1;
+    k->outer[0].size = rows;
+    k->inner.size = size;
+    uint32_t in = buffer(k, KN_F32, false, 1), out = buffer(k, KN_F32, true, 0);
+    k->buffers[in].stride[0] = stride;
+    k->buffers[out].stride[0] = 1;
+    lp_open_phase(k, LP_MAP);
+    uint32_t r = lp_emit(k, (lp_inst){.op = LP_REDUCE, .type = KN_F32, .a = load(k, in), .imm.bits = LP_RED_SUM});
+    lp_open_phase(k, LP_ROW);
+    store(k, cg_e2(k, LP_DIV, KN_F32, r, cg_e0(k, LP_SIZE, KN_F32, 0, 1)), out);
+    cr_assert_eq(lp_verify(k), KN_OK);
+    return k;
+}
+
+Test(loop, run_time_sizes_are_no_part_of_a_kernel)
+{
+    lp_kernel *a = means(3, 8, 8), *b = means(70, 8, 100), *c = means(3, 9, 9), *d = means(3, 8, 0);
+    int64_t shape[16], want[] = {9, 3, 36, 4, 4, 0};
+    cr_assert(lp_equal(a, b) && lp_hash(a) == lp_hash(b), "rows and their distance");
+    cr_assert(!lp_equal(a, c) && lp_same_form(a, c) && lp_form(a) == lp_form(c), "the length of a row is in the code");
+    cr_assert(!lp_same_form(a, d), "one row for all needs no address of its own");
+    a->inner.sym = c->inner.sym = 1;
+    cr_assert(lp_equal(a, c) && lp_hash(a) == lp_hash(c) && !lp_equal(a, b), "but where it is a run-time value");
+    b->inner.sym = 1;
+    b->buffers[1].streaming = true;
+    cr_assert(!lp_equal(a, b) && lp_same_form(a, b) && !lp_same_hints(a, b));
+    cr_assert_eq(lp_shape_words(c), 6);
+    lp_shape(c, shape);
+    cr_assert_arr_eq(shape, want, sizeof want);
+    lp_free(a);
+    lp_free(b);
+    lp_free(c);
+    lp_free(d);
+}
+
+Test(loop, size_counts_the_row)
+{
+    float x[] = {1, 2, 3, 6, 10, 20, 30, 40}, out[2];
+    lp_kernel *k = means(2, 4, 4);
+    lp_interpret(k, (void *[]){x, out}, NULL, 0, 2, 0, 4);
+    cr_assert(out[0] == 4 && out[1] == 100.0f / 3, "the sum over one less than the row's length: %g %g", out[0], out[1]);
+    k->inner.size = 1;
+    k->outer[0].size = 1;
+    lp_interpret(k, (void *[]){x, out}, NULL, 0, 1, 0, 1);
+    cr_assert(isinf(out[0]), "never below 0");
+    lp_free(k);
+}
+
 /* ---- what the verifier refuses ---------------------------------------------------------------------------------------------------- */
 static void refused(lp_kernel *k, const char *why)
 {

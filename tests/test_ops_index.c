@@ -440,3 +440,53 @@ Test(ops, narrow_types_are_wide_ones_cut)
             }
     }
 }
+
+/* A chain through every kind of operator in one dtype: what a program makes of it is what eager gives. */
+typedef struct Chain { kn_module base; } Chain;
+static kn_tensor *chain_forward(Chain *self, kn_tensor *x)
+{
+    (void)self;
+    kn_dtype d = kn_tensor_dtype(x);
+    kn_tensor *a = kn_add(kn_mul(x, x), kn_flip(x, KN_SHAPE(1))), *b = kn_where(kn_gt(a, 3), kn_maximum(a, x), kn_sub(x, 1));
+    kn_tensor *sums = kn_to(kn_sum(b, .dims = KN_SHAPE(0), .keepdim = true), d), *best = kn_amax(x, .dims = KN_SHAPE(1), .keepdim = true);
+    kn_tensor *c = kn_sub(kn_to(kn_cumsum(b, 1), d), kn_add(sums, best));
+    kn_tensor *s = kn_softmax(c, -1), *m = kn_matmul(c, kn_transpose(x, 0, 1));
+    kn_tensor *u = kn_mul(kn_tanh(kn_mean(c, .dims = KN_SHAPE(1))), kn_sum(s));
+    return kn_add(kn_add(kn_to(kn_sum(m), KN_F64), kn_sum(kn_to(u, KN_F64))), kn_sum(kn_to(kn_sort(c, 0).indices, KN_F64)));
+}
+KN_DEFINE_CLASS(chain_class, Chain, chain_forward, pick_fields, tensor, (tensor));
+
+Test(ops, chains_of_every_dtype_compiled)
+{
+    static const kn_dtype types[] = {KN_F32, KN_F64, KN_F16, KN_BF16, KN_I64, KN_I32, KN_I16, KN_I8, KN_U8};
+    kn_module *m = KN_BASE(kn_new(Chain, &chain_class)), *fast = kn_compile(m);
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++)
+        for (int call = 0; call < 3; call++) {
+            KN_SCOPE;
+            float v[60];
+            for (int i = 0; i < 60; i++)
+                v[i] = (float)((i * 29 + call * 7) % 23) / (kn_tensor_dtype(kn_zeros(types[d], KN_SHAPE(1))) > KN_I64 ? 4 : 1);
+            kn_tensor *x = kn_to(kn_from_data(KN_F32, KN_SHAPE(6, 10), v), types[d]);
+            cr_expect(same(kn_call(m, x), kn_call(fast, x)), "dtype %d, call %d", types[d], call);
+        }
+    cr_expect_eq(kn_compile_stats(fast).fallbacks, 0);
+    kn_module_free(fast);
+    kn_module_free(m);
+}
+
+/* Every dtype to every other: what C's conversions give for values that both hold. */
+Test(ops, conversions_between_all)
+{
+    static const kn_dtype types[] = {KN_BOOL, KN_U8, KN_I8, KN_I16, KN_I32, KN_I64, KN_F16, KN_BF16, KN_F32, KN_F64};
+    KN_SCOPE;
+    for (size_t a = 0; a < 10; a++)
+        for (size_t b = 0; b < 10; b++) {
+            kn_tensor *x = kn_to(VECTOR(0, 1, 2, 100, 3.75f), types[a]), *y = kn_to(kn_to(x, types[b]), KN_F32);
+            bool whole = (types[a] != KN_F16 && types[a] < KN_BF16) || types[a] == KN_I16, cut = types[b] < KN_F16 || types[b] == KN_I16;
+            float last = whole || cut ? 3 : 3.75f;
+            if (types[a] == KN_BOOL || types[b] == KN_BOOL)
+                EXPECT(y, 0, 0, 1, 1, 1, 1);
+            else
+                EXPECT(y, 0, 0, 1, 2, 100, last);
+        }
+}

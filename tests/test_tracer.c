@@ -214,8 +214,8 @@ Test(tracer, fullgraph_is_an_error_that_lists_every_break)
 Test(tracer, options_not_built_yet_are_refused)
 {
     kn_module *m = kn_nn_relu();
-    cr_assert_null(kn_compile(m, .pure = true));
-    cr_assert(strstr(kn_last_error(), ".pure"));
+    cr_assert_null(kn_compile(m, .reduce_overhead = true));
+    cr_assert(strstr(kn_last_error(), ".reduce_overhead"));
     cr_assert_null(kn_compile(m, .math = KN_FAST));
     cr_assert_null(kn_compile(NULL));
     kn_module_free(m);
@@ -453,5 +453,53 @@ Test(tracer, inputs_that_alias_on_some_calls_only)
         cr_assert(same_bits(x[0], x[1]) && same_bits(y[0], y[1]), "call %d", i);
     }
     kn_module_free(fast);
+    kn_module_free(m);
+}
+
+/* ---- stances, background ------------------------------------------------------------------------------------------------------------------------- */
+Test(tracer, stance_fails_on_recompilation_or_runs_eagerly)
+{
+    KN_SCOPE;
+    Block *b = block_new();
+    kn_module *m = KN_BASE(b), *fast = kn_compile(m);
+    kn_tensor *x = ramp(3, 6), *want = kn_call(m, x);
+    kn_call(fast, x);
+    kn_set_stance(KN_STANCE_FAIL_ON_RECOMPILE);
+    cr_assert(same_bits(kn_call(fast, x), want));
+    kn_tensor *y = kn_call(fast, ramp(4, 6));
+    cr_assert(kn_failed(y) && strstr(kn_tensor_error(y), "recompilation"), "%s", kn_tensor_error(y));
+    b->undeclared = 2;
+    cr_assert(kn_failed(kn_call(fast, x)));
+    kn_set_stance(KN_STANCE_EAGER);
+    unsigned long long paths = kn_compile_stats(fast).paths;
+    cr_assert(same_bits(kn_call(fast, ramp(4, 6)), kn_call(m, ramp(4, 6))));
+    cr_assert_eq(kn_compile_stats(fast).paths, paths);
+    kn_set_stance(KN_STANCE_DEFAULT);
+    cr_assert(!kn_failed(kn_call(fast, ramp(4, 6))));
+    kn_module_free(fast);
+    kn_module_free(m);
+}
+
+Test(tracer, background_compilation_is_eager_until_ready)
+{
+    KN_SCOPE;
+    Block *b = block_new();
+    kn_module *m = KN_BASE(b), *fast = kn_compile(m, .background = true);
+    for (int i = 0; i < 2000 && kn_compile_stats(fast).compiles < 2; i++) {
+        KN_SCOPE;
+        kn_tensor *x = ramp(3 + i % 3, 6);
+        cr_assert(same_bits(kn_call(m, x), kn_call(fast, x)), "call %d", i);
+        if (i > 20)
+            usleep(2000);
+    }
+    cr_assert_geq(kn_compile_stats(fast).compiles, 1, "nothing was compiled");
+    for (int i = 0; i < 6; i++)
+        cr_assert(same_bits(kn_call(m, ramp(3 + i % 3, 6)), kn_call(fast, ramp(3 + i % 3, 6))));
+    kn_module_free(fast);
+    for (int i = 0; i < 20; i++) {              /* freed while its code is on the way */
+        fast = kn_compile(m, .background = true);
+        kn_call(fast, ramp(3, 6));
+        kn_module_free(fast);
+    }
     kn_module_free(m);
 }

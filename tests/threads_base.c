@@ -2,7 +2,7 @@
  * threads at once. Exits with 1 on a wrong result; the sanitizers report the rest. */
 #include "base/alloc.h"
 #include "base/pool.h"
-#include "runtime/kernels/gemm.h"
+#include "base/gemm.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

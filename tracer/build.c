@@ -6,6 +6,7 @@
 #include "base/env.h"
 #include "tracer/record.h"
 #include "tracer/tr.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -283,65 +284,97 @@ static void give_up(tr_module *m, tr_graph *g, int code, const char *text)
     tr_module_note(m, code, g->end->parent->site, "graph %d runs its operators one by one: %s", g->number, text);
 }
 
-tr_variant *tr_variant_new(tr_frame *f, tr_graph *g)
+tr_job *tr_job_new(tr_frame *f, tr_graph *g)
 {
-    tr_module *m = f->module;
+    tr_job *j = kb_calloc(1, sizeof *j);
     tr_variant *v = kb_calloc(1, sizeof *v);
-    uint64_t before = tr_now();
     if (f->generic && want_below(g))
         atomic_fetch_add(&g->wanted_version, 1);
     uint8_t *out = roots_of_wanted(f, g);
-    if (!v || !out) {
-        kb_free(v);
-        kb_free(out);
-        return NULL;
+    if (j && v && out) {
+        *j = (tr_job){.module = f->module, .graph = g, .variant = v, .generic = f->generic, .miss = f->entry->miss, .begin = tr_now()};
+        v->wanted_version = atomic_load(&g->wanted_version);
+        j->ir = tr_build(f, g, out, v);
+        if (!j->ir)
+            give_up(f->module, g, BREAK_BACKEND_FAILED, kb_error_text());
     }
-    ir_graph *ir = tr_build(f, g, out, v);
     kb_free(out);
-    if (ir) {
-        cg_options o = {.name = kn_class_name(m->target), .no_backend = cg_backend_get() == NULL};
-        if (o.no_backend && !g->fallback)
-            give_up(m, g, BREAK_NO_BACKEND, kb_error_text());
-        v->program = cg_compile(ir, &o);
-        ir_free(ir);
-    }
+    if (j && j->ir)
+        return j;
+    tr_variant_free(v);
+    kb_free(j);
+    return NULL;
+}
+
+/* The long part: no lock is held. */
+void tr_job_compile(tr_job *j)
+{
+    cg_options o = {.name = "graph", .no_backend = cg_backend_get() == NULL};
+    if (o.no_backend)
+        snprintf(j->error, sizeof j->error, "%s", kb_error_text());
+    j->no_backend = o.no_backend;
+    j->variant->program = cg_compile(j->ir, &o);
+    if (!j->variant->program)
+        snprintf(j->error, sizeof j->error, "%s", kb_error_text());
+}
+
+/* Lock held: what the compilation gave, or NULL. Frees the job. */
+tr_variant *tr_job_finish(tr_job *j)
+{
+    tr_module *m = j->module;
+    tr_graph *g = j->graph;
+    tr_variant *v = j->variant;
+    if (j->no_backend && !g->fallback)
+        give_up(m, g, BREAK_NO_BACKEND, j->error);
     if (!v->program) {
-        give_up(m, g, BREAK_BACKEND_FAILED, kb_error_text());
+        give_up(m, g, BREAK_BACKEND_FAILED, j->error);
         tr_variant_free(v);
-        return NULL;
-    }
-    g->stats = cg_program_stats(v->program);
-    v->wanted_version = atomic_load(&g->wanted_version);
-    uint64_t us = (tr_now() - before) / 1000;
-    if (f->generic && !g->stats.kernels_compiled) {
-        m->plans++;
-        m->plan_us += us;
+        v = NULL;
     } else {
-        m->compiles++;
-        m->compile_us += us;
-        v->compile_us = us;
-        if (f->entry->miss)
-            f->entry->miss->us += us;
+        g->stats = cg_program_stats(v->program);
+        uint64_t us = (tr_now() - j->begin) / 1000;
+        if (j->generic && !g->stats.kernels_compiled) {
+            m->plans++;
+            m->plan_us += us;
+        } else {
+            m->compiles++;
+            m->compile_us += us;
+            v->compile_us = us;
+            v->charged = j->miss;
+            if (j->miss)
+                j->miss->us += us;
+        }
     }
+    ir_free(j->ir);
+    kb_free(j);
     return v;
 }
 
-static void compile_graph(tr_frame *f, tr_graph *g)
+/* Lock held: v becomes the code of a static graph. */
+void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
 {
-    tr_module *m = f->module;
-    tr_variant *old = atomic_load(&g->variant), *v = tr_variant_new(f, g);
-    if (!v)
-        return;
+    tr_variant *old = atomic_load(&g->variant);
     v->older = old;
     if (old) {
         m->recompiles++;
         tr_miss *x = tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
         if (x)
             x->us += v->compile_us;
-        if (x && f->entry->miss)
-            f->entry->miss->us -= v->compile_us;        /* told once */
+        if (x && v->charged)
+            v->charged->us -= v->compile_us;    /* told once */
     }
     atomic_store_explicit(&g->variant, v, memory_order_release);
+}
+
+static void compile_graph(tr_frame *f, tr_graph *g)
+{
+    tr_job *j = tr_job_new(f, g);
+    if (!j || (f->module->options.background && tr_background_add(j)))
+        return;
+    tr_job_compile(j);
+    tr_variant *v = tr_job_finish(j);
+    if (v)
+        tr_variant_publish(f->module, g, v);
 }
 
 static void consider(tr_frame *f, tr_graph *g)
@@ -355,7 +388,7 @@ static void consider(tr_frame *f, tr_graph *g)
     if (want_below(g))
         atomic_fetch_add(&g->wanted_version, 1);
     tr_variant *v = atomic_load(&g->variant);
-    if (!f->generic && (!v || v->wanted_version != atomic_load(&g->wanted_version)))
+    if (!f->generic && !g->queued && (!v || v->wanted_version != atomic_load(&g->wanted_version)))
         compile_graph(f, g);
 }
 

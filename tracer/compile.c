@@ -41,11 +41,25 @@ static bool any_mapped(const tensor_list *l)
     return false;
 }
 
+static _Atomic(int) stance;
+
+void kn_set_stance(kn_stance s) { atomic_store(&stance, (int)s); }
+
 static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t n, const kn_value *values, const char *site)
 {
     tr_entry *e = tr_entry_find(m, args->n, args->t);
+    bool strict = atomic_load_explicit(&stance, memory_order_relaxed) == KN_STANCE_FAIL_ON_RECOMPILE;
+    if (!e && strict && atomic_load(&m->entries))
+        return kn_value_tensor(rt_error_tensorf(KN_E_STATE, "compile", site, "a recompilation is needed (the inputs' layouts are new), and the stance is to fail then"));
     if (!e)
         e = tr_entry_add(m, args->n, args->t, site);
+    bool pure = m->options.pure && e && (size_t)args->n == n;   /* tensors only: numbers among the arguments are not the entry's to guard */
+    if (pure) {
+        kn_tensor *t = tr_pure_call(m, e, ctx, args->t);
+        if (t)
+            return kn_value_tensor(t);
+    }
+    uint64_t epoch = atomic_load_explicit(&rt_module_epoch, memory_order_acquire);
     tr_frame *f = e ? tr_frame_new(m, e, ctx, args->t, args->n) : NULL;
     if (!f)
         return rt_call(m->target, n, values, site);
@@ -58,6 +72,10 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
     tr_finish(f, out.t, out.n);
     if (__builtin_expect(f->lost_write != NULL, 0))
         v = kn_value_tensor(rt_error_tensorf(f->lost_status, NULL, NULL, "%s", f->lost_write));
+    if (strict && f->recorded && f->diverged)
+        v = kn_value_tensor(rt_error_tensorf(KN_E_STATE, "compile", f->diverged, "forward took a way not seen before, and the stance is to fail then"));
+    if (pure)
+        tr_pure_observe(f, epoch);
     tr_frame_free(f);
     return v;
 }
@@ -68,7 +86,7 @@ static kn_value compiled_call(kn_module *base, size_t n, const kn_value *values,
     rt_ctx *ctx = rt_get();
     tensor_list args = {.n = 0, .plain = false};
     atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
-    if (!ctx || ctx->trace || ctx->disabled || !kb_env_flag(KB_ENV_KN_JIT))
+    if (!ctx || ctx->trace || ctx->disabled || !kb_env_flag(KB_ENV_KN_JIT) || atomic_load_explicit(&stance, memory_order_relaxed) == KN_STANCE_EAGER)
         return rt_call(m->target, n, values, site);
     for (size_t i = 0; i < n; i++)
         collect(&args, values[i], false);
@@ -109,6 +127,7 @@ static void free_events(tr_event *top)
 static void compiled_destroy(void *self)
 {
     tr_module *m = self;
+    tr_background_cancel(m);
     tr_frame_destroy(atomic_exchange(&m->spare, NULL));
     for (int64_t i = 0; i < m->n_graphs; i++) {
         tr_variant_free(atomic_load(&m->graphs[i]->variant));
@@ -116,6 +135,7 @@ static void compiled_destroy(void *self)
     }
     for (tr_entry *e = atomic_load(&m->entries); e; e = e->next) {
         free_events(e->root);
+        tr_pure_free(e);
         for (int i = 0; i < e->n_args; i++)
             kb_layout_release(e->layouts[i]);
     }
@@ -132,7 +152,7 @@ static const kn_class compiled_class = {
 
 static kn_status check_options(const kn_compile_options *o)
 {
-    const char *missing = o->pure ? "pure" : o->background ? "background" : o->reduce_overhead ? "reduce_overhead"
+    const char *missing = o->reduce_overhead ? "reduce_overhead"
                           : o->math == KN_FAST ? "math = KN_FAST" : NULL;
     if (missing)
         return kb_fail(KN_E_UNSUPPORTED, "compile: the option .%s is not supported by this version", missing);

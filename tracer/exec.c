@@ -368,11 +368,12 @@ static bool aliases_fit(const tr_variant *v, char *const *data, rt_storage *cons
     return true;
 }
 
-typedef struct run_room { void **inputs; rt_storage **storages; int64_t *scalars; void **outputs; rt_storage **fresh; void *block; } run_room;
+typedef struct run_room { void **inputs; rt_storage **storages; kb_source *sources /* NULL: the program asks for none */; int64_t *scalars; void **outputs; rt_storage **fresh; void *block; } run_room;
 
 static bool make_room(run_room *r, const tr_variant *v, char *local, size_t local_size)
 {
-    size_t n = (size_t)(2 * v->n_inputs + v->n_scalars + 2 * v->n_outputs) * 8;
+    bool packs = cg_program_packs(v->program) != NULL;
+    size_t n = (size_t)(2 * v->n_inputs + v->n_scalars + 2 * v->n_outputs) * 8 + packs * (size_t)v->n_inputs * sizeof(kb_source);
     r->block = n <= local_size ? NULL : kb_alloc(n);
     char *p = r->block ? r->block : local;
     if (n > local_size && !r->block)
@@ -382,7 +383,22 @@ static bool make_room(run_room *r, const tr_variant *v, char *local, size_t loca
     r->scalars = (int64_t *)(r->storages + v->n_inputs);
     r->outputs = (void **)(r->scalars + v->n_scalars);
     r->fresh = (rt_storage **)(r->outputs + v->n_outputs);
+    r->sources = packs ? (kb_source *)(r->fresh + v->n_outputs) : NULL;
     return true;
+}
+
+/* Weights that have not changed for a while may be used in packed form. Memory that a host lent may change unseen. */
+static void note_sources(const tr_variant *v, run_room *r)
+{
+    const bool *packs = cg_program_packs(v->program);
+    for (int i = 0; packs && i < v->n_inputs; i++) {
+        rt_storage *s = r->storages[i];
+        if (!packs[i])
+            continue;
+        uint64_t version = atomic_load_explicit(&s->version, memory_order_acquire);
+        bool steady = rt_storage_is_own(s) && kb_packs_steady(&s->packs, version);
+        r->sources[i] = (kb_source){steady ? &s->packs : NULL, version};
+    }
 }
 
 /* Values that the graph reads: computed now where an earlier graph dropped them. */
@@ -400,6 +416,7 @@ static kn_status gather(tr_frame *f, const tr_variant *v, run_room *r)
         r->storages[i] = s;
         r->inputs[i] = (char *)s->data + offset * (int64_t)kb_dtype_bytes(l->dtype);
     }
+    note_sources(v, r);
     for (int i = 0; i < v->n_scalars; i++)
         r->scalars[i] = f->scalars[v->scalars[i]];
     return KN_OK;
@@ -443,7 +460,7 @@ static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v
     if (!make_storages(v, r))
         return KN_E_MEMORY;
     uint64_t before = tr_now();
-    s = cg_run_once(v->program, r->inputs, r->scalars, r->outputs, done);
+    s = cg_run_once(v->program, r->inputs, r->sources, r->scalars, r->outputs, done);
     f->program_ns += tr_now() - before;
     for (int i = 0; i < v->n_outputs; i++) {
         if (s != KN_OK) {
@@ -546,6 +563,40 @@ static void ask_for_pending(tr_frame *f, const tr_graph *g)
     }
 }
 
+/* ---- never slower: real calls alternate between the program and its operators until one has won ------------------------------------------ */
+enum { TRIAL_WARM = 4, TRIAL_RUNS = 20, TRIAL_AGAIN = 4096, TRIAL_MARGIN_NS = 1000 };
+
+/* Which way this run goes. Both give the same bits, so that the choice is free; nothing runs twice. */
+static bool trial_by_ops(tr_variant *v, uint32_t *run)
+{
+    *run = atomic_fetch_add_explicit(&v->trial_runs, 1, memory_order_relaxed);
+    if (*run >= TRIAL_RUNS)
+        return atomic_load_explicit(&v->retired, memory_order_relaxed);
+    return *run >= TRIAL_WARM && *run % 2;
+}
+
+static void trial_note(tr_frame *f, tr_graph *g, tr_variant *v, uint32_t run, bool by_ops, uint64_t ns)
+{
+    if (run >= TRIAL_RUNS) {
+        if (run % TRIAL_AGAIN == 0 && atomic_load(&v->retired))
+            atomic_store(&v->trial_runs, TRIAL_WARM);           /* the loser gets another chance */
+        return;
+    }
+    uint64_t best = atomic_load(&v->trial_ns[by_ops]);
+    if (run >= TRIAL_WARM && (best == 0 || ns < best))
+        atomic_store(&v->trial_ns[by_ops], ns);
+    if (run != TRIAL_RUNS - 1)
+        return;
+    uint64_t program = atomic_load(&v->trial_ns[0]), ops = atomic_load(&v->trial_ns[1]);
+    bool slower = ops && program > ops + ops / 4 && program > ops + TRIAL_MARGIN_NS;
+    atomic_store(&v->retired, slower);
+    if (!slower)
+        return;
+    pthread_mutex_lock(&f->module->lock);
+    tr_module_note(f->module, BREAK_SLOWER, g->end->site, "graph %d took %.1f us, its operators %.1f us", g->number, (double)program / 1000, (double)ops / 1000);
+    pthread_mutex_unlock(&f->module->lock);
+}
+
 kn_status tr_run_graph(tr_frame *f, tr_event *end)
 {
     tr_graph *g = end->graph;
@@ -556,10 +607,16 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
     atomic_fetch_add_explicit(&g->runs, 1, memory_order_relaxed);
     tr_variant *v = code_for(f, g);
     kn_status s = KN_E_STATE;
-    bool done = false;
-    if (v && (!g->writes || covers(f, v, g)))
-        s = run_code(f, g, v, &done);
-    else if (v)
+    bool done = false, by_ops = false;
+    uint32_t run = TRIAL_RUNS;
+    uint64_t before = f->program_ns;
+    if (v && (!g->writes || covers(f, v, g))) {
+        by_ops = trial_by_ops(v, &run);
+        s = by_ops ? run_ops_to(f, end->parent) : run_code(f, g, v, &done);
+        done |= by_ops;
+        if (s == KN_OK)
+            trial_note(f, g, v, run, by_ops, f->program_ns - before);
+    } else if (v)
         ask_for_pending(f, g);
     if (v && f->generic)
         tr_plan_give(g, v);

@@ -179,9 +179,11 @@ bool tr_is_written(const tr_frame *f, const rt_storage *s)
 {
     if (f->n_written > sizeof f->written / sizeof *f->written)
         return true;
-    for (uint32_t i = 0; i < f->n_written; i++)     /* by place: the host may have lent one memory twice */
-        if (f->written[i] == s || ((const char *)f->written[i]->data < (const char *)s->data + s->bytes && (const char *)s->data < (const char *)f->written[i]->data + f->written[i]->bytes))
+    for (uint32_t i = 0; i < f->n_written; i++) {   /* by place: the host may have lent one memory twice */
+        const rt_storage *w = f->written[i];
+        if (w == s || ((const char *)w->data < (const char *)s->data + s->bytes && (const char *)s->data < (const char *)w->data + w->bytes))
             return true;
+    }
     return false;
 }
 
@@ -314,6 +316,7 @@ void tr_diverge(tr_frame *f)
     }
     f->mode = TR_RECORD;
     f->recorded = true;
+    f->diverged = f->at->site ? f->at->site : "its start";
 }
 
 /* ---- the ends of graphs --------------------------------------------------------------------------------------------------------------------- */
@@ -490,6 +493,7 @@ void tr_finish(tr_frame *f, kn_tensor **tensors, int n)
         materialise_kept(f);
     tr_event *end = f->at;
     bool complete = end->kind == EV_RETURN;
+    f->replayed = complete && f->mode == TR_REPLAY;
     tr_let_go(f);
     if (complete && (f->recorded || f->rebuild))
         tr_compile_path(f, end);
@@ -553,7 +557,7 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
             return NULL;
         }
     f->mapped = f->recorded = f->rebuild = f->failed = false;
-    f->path_cache = NULL;
+    f->path_cache = f->diverged = NULL;
     f->program_ns = 0;
     f->mode = atomic_load_explicit(&e->root->child, memory_order_acquire) ? TR_REPLAY : TR_RECORD;
     f->recorded = f->mode == TR_RECORD;

@@ -326,10 +326,10 @@ static void drop(tr_plans *p, tr_variant *v)
 }
 
 /* Lock held. Plans that output less than is wanted by now are of no use any longer. */
-static tr_variant *look_up(tr_plans *p, const tr_graph *g, const tr_frame *f, uint64_t hash)
+static tr_variant *look_up(tr_plans *p, const tr_graph *g, const int64_t *key, int64_t n_key, uint64_t hash)
 {
     for (tr_variant *v = p->bucket[hash % TR_PLAN_BUCKETS]; v; v = v->chain)
-        if (v->hash == hash && v->n_key == f->n_key && memcmp(v->key, f->key, (size_t)f->n_key * sizeof *f->key) == 0) {
+        if (v->hash == hash && v->n_key == n_key && memcmp(v->key, key, (size_t)n_key * sizeof *key) == 0) {
             if (v->wanted_version != atomic_load_explicit(&((tr_graph *)(uintptr_t)g)->wanted_version, memory_order_relaxed)) {
                 drop(p, v);
                 return NULL;
@@ -369,6 +369,16 @@ static tr_plans *plans_of(tr_frame *f, tr_graph *g)
     return p;
 }
 
+static bool set_key(tr_variant *v, const tr_frame *f, uint64_t hash)
+{
+    v->hash = hash;
+    v->n_key = f->n_key;
+    v->key = kb_alloc((size_t)(f->n_key + 1) * sizeof *v->key);
+    if (v->key)
+        memcpy(v->key, f->key, (size_t)f->n_key * sizeof *v->key);
+    return v->key != NULL;
+}
+
 tr_variant *tr_plan_take(tr_frame *f, tr_graph *g)
 {
     tr_plans *p = plans_of(f, g);
@@ -376,25 +386,33 @@ tr_variant *tr_plan_take(tr_frame *f, tr_graph *g)
     if (!p)
         return NULL;
     pthread_mutex_lock(&p->lock);
-    tr_variant *v = look_up(p, g, f, hash);
+    tr_variant *v = look_up(p, g, f->key, f->n_key, hash);
     pthread_mutex_unlock(&p->lock);
     if (v)
         return v;
     pthread_mutex_lock(&f->module->lock);
-    v = tr_variant_new(f, g);
-    pthread_mutex_unlock(&f->module->lock);
-    if (!v)
-        return NULL;
-    v->hash = hash;
-    v->n_key = f->n_key;
-    v->key = kb_alloc((size_t)(f->n_key + 1) * sizeof *v->key);
-    if (!v->key) {
-        tr_variant_free(v);
-        return NULL;
+    tr_job *j = g->queued ? NULL : tr_job_new(f, g);
+    if (j && !set_key(j->variant, f, hash)) {
+        ir_free(j->ir);
+        tr_variant_free(j->variant);
+        kb_free(j);
+        j = NULL;
     }
-    memcpy(v->key, f->key, (size_t)f->n_key * sizeof *v->key);
+    if (j && f->module->options.background && tr_background_add(j))
+        j = NULL;                               /* until it is there, this graph's ops run one by one */
+    if (j) {
+        tr_job_compile(j);
+        v = tr_job_finish(j);
+    }
+    pthread_mutex_unlock(&f->module->lock);
+    return v ? tr_plan_insert(g, v) : NULL;
+}
+
+tr_variant *tr_plan_insert(tr_graph *g, tr_variant *v)
+{
+    tr_plans *p = atomic_load_explicit(&g->plans, memory_order_acquire);
     pthread_mutex_lock(&p->lock);
-    tr_variant *other = look_up(p, g, f, hash);   /* another thread was faster */
+    tr_variant *other = look_up(p, g, v->key, v->n_key, v->hash);      /* another thread was faster */
     if (!other)
         insert(p, v);
     pthread_mutex_unlock(&p->lock);

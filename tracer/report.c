@@ -171,6 +171,7 @@ static void summary(writer *w, tr_module *m)
         put_count(w, "recompiles", s.recompiles);
         put_count(w, "fallbacks", s.fallbacks);
         put_count(w, "compile_us", s.compile_us);
+        put_count(w, "pure_calls", atomic_load(&m->pure_calls));
         put_count(w, "plans", m->plans);
         put_count(w, "plan_us", m->plan_us);
         fputc('}', w->f);
@@ -178,6 +179,9 @@ static void summary(writer *w, tr_module *m)
     }
     fprintf(w->f, "%llu calls, %llu replayed; %llu paths, %llu graphs of %d ops in %d kernels and %d eager steps\n", s.calls,
             (unsigned long long)atomic_load(&m->replays), s.paths, s.graphs, ops, kernels, eager);
+    if (m->options.pure)
+        fprintf(w->f, "%llu calls without forward (pure)%s\n", (unsigned long long)atomic_load(&m->pure_calls),
+                atomic_load(&m->pure_revoked) ? "; revoked by an audit" : "");
     if (m->plans)
         fprintf(w->f, "%llu plans for further sizes without a compilation (%.1f ms)\n", (unsigned long long)m->plans, (double)m->plan_us / 1000);
     fprintf(w->f, "%llu compilations (%.1f ms), %llu recompilations, %llu fallbacks, %llu break sites\n", s.compiles, (double)s.compile_us / 1000, s.recompiles,

@@ -74,12 +74,16 @@ typedef struct tr_variant {
     uint32_t *scalars;                          /* frame scalar by program scalar */
     uint32_t *outputs;                          /* root slot by output */
     int64_t *output_bytes;
+    _Atomic(uint32_t) trial_runs;               /* never slower: runs so far, the best time of program and operators, the verdict */
+    _Atomic(uint64_t) trial_ns[2];
+    _Atomic(bool) retired;
     struct tr_variant *older;                   /* static graphs: replaced variants are freed with the graph: somebody may still run them */
     /* generic graphs: which sizes it was planned for */
     uint64_t hash;
     int64_t n_key, *key;
     uint32_t wanted_version;
     uint64_t compile_us;                        /* what making it took; 0: a plan for code that was there */
+    struct tr_miss *charged;                    /* whose cost that is, or NULL */
     int users;                                  /* under the graph's lock */
     bool evicted;                               /* the last user frees it */
     struct tr_variant *chain, *newer, *staler;  /* bucket; use order */
@@ -103,16 +107,20 @@ struct tr_graph {
     uint8_t *wanted;                            /* by slot - first_slot: values asked for; under the module's mutex */
     _Atomic(uint32_t) wanted_version;           /* moves when wanted grows: plans that output less are dropped */
     _Atomic(tr_plans *) plans;                  /* generic graphs only */
-    int fallback;                               /* code when it can't be compiled, else 0 */
+    bool queued;                                /* a compilation is on its way; under the module's mutex */
+    _Atomic(int) fallback;                      /* code when it can't be compiled, else 0 */
     _Atomic(uint64_t) runs;
     cg_stats stats;
 };
 
 /* ---- entries and modules ------------------------------------------------------------------------------------------------------------------ */
+typedef struct tr_pure tr_pure;                 /* pure.c */
 typedef struct tr_miss tr_miss;
 typedef struct tr_entry {
     struct tr_entry *next;
     tr_miss *miss;                              /* why it was recorded, or NULL */
+    atomic_flag pure_lock;
+    tr_pure *pure;                              /* under pure_lock */
     int n_args;
     const kb_layout **layouts;                  /* by argument tensor, in order of the arguments (tuples walked) */
     bool generic;                               /* sizes and strides are free: only dtypes and ranks are guarded */
@@ -138,7 +146,8 @@ typedef struct tr_module {
     tr_miss *misses;
     _Atomic(tr_frame *) spare;                  /* a frame kept for the next call */
     _Atomic(int64_t) active;                    /* frames in use */
-    _Atomic(uint64_t) calls, fallbacks, replays;
+    _Atomic(uint64_t) calls, fallbacks, replays, pure_calls;
+    _Atomic(bool) pure_revoked;
     uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
     uint64_t paths, compiles, recompiles, compile_us, events, plans, plan_us;
 } tr_module;
@@ -192,6 +201,8 @@ struct tr_frame {
     bool mapped;                                /* the host mapped something for writing during this call */
     uint32_t n_pending;                         /* placeholders alive */
     bool recorded;                              /* something new was recorded on this call */
+    const char *diverged;                       /* this call left the known paths after this place; NULL: it did not */
+    bool replayed;                              /* to the end, nothing recorded */
     bool rebuild;                               /* a graph on the path has to output more */
     bool failed;                                /* an op failed inside a deferred graph */
     char *lost_write;                           /* a write could not be done: why. The call fails; owned, or tr_no_memory */
@@ -247,6 +258,7 @@ void tr_generic_free(tr_frame *f);
 /* The plan for this call's sizes, taken for use; made when it is missing. NULL: run the ops one by one. */
 tr_variant *tr_plan_take(tr_frame *f, tr_graph *g);
 void tr_plan_give(tr_graph *g, tr_variant *v);
+tr_variant *tr_plan_insert(tr_graph *g, tr_variant *v);        /* v, or an equal one that was there; taken for use */
 void tr_plans_free(tr_graph *g);
 /* Words of e that are sizes. */
 uint64_t tr_size_mask(kb_opcode op, int n_words, const int64_t *words);
@@ -275,9 +287,35 @@ static inline void tr_free_text(char *text) { if (text != tr_no_memory) kb_free(
 ir_graph *tr_build(const tr_frame *f, tr_graph *g, const uint8_t *out, tr_variant *v);
 /* Compiles every graph on f's path that lacks a variant or whose outputs have to grow. Takes the lock. */
 void tr_compile_path(tr_frame *f, tr_event *end);
-/* A variant of g for f's sizes that outputs what is wanted; NULL after a failure (told in the report). Lock held. */
-tr_variant *tr_variant_new(tr_frame *f, tr_graph *g);
+/* A compilation: begun where the frame is (lock held; NULL after a failure, told in the report), carried out anywhere, finished under the lock. */
+typedef struct tr_job {
+    struct tr_job *next;
+    tr_module *module;
+    tr_graph *graph;
+    tr_variant *variant;
+    ir_graph *ir;
+    bool generic, no_backend;
+    tr_miss *miss;                              /* of its entry */
+    uint64_t begin;
+    char error[256];
+} tr_job;
+tr_job *tr_job_new(tr_frame *f, tr_graph *g);
+void tr_job_compile(tr_job *j);
+tr_variant *tr_job_finish(tr_job *j);
+void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v);
+
+/* ---- background.c ----------------------------------------------------------------------------------------------------------------------------------- */
+bool tr_background_add(tr_job *j);              /* lock held; false when there is no worker: the caller compiles */
+void tr_background_cancel(tr_module *m);        /* nothing of m is queued or under way after it */
+void tr_background_stop(void);                  /* the worker ends; for leak checks */
 void tr_variant_free(tr_variant *v);
+
+/* ---- pure.c ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* The call without forward, or NULL: forward has to run. */
+kn_tensor *tr_pure_call(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const *args);
+/* A call has replayed: takes a snapshot, or audits the one there is. `epoch`: rt_module_epoch before the call. */
+void tr_pure_observe(tr_frame *f, uint64_t epoch);
+void tr_pure_free(tr_entry *e);
 
 /* ---- report.c -------------------------------------------------------------------------------------------------------------------------------------- */
 tr_module *tr_module_of(const kn_module *m);    /* NULL, failure recorded, when m is no compiled module */

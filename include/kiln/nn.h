@@ -49,9 +49,9 @@ KN_API kn_module *kn_nn_conv_transpose2d(int64_t in, int64_t out, int64_t kernel
 
 /* ---- normalisation ------------------------------------------------------------------------------------------------------------------------- */
 typedef struct kn_nn_norm_options kn_nn_norm_options;
-/* eps 0: 1e-5; momentum 0: 0.1; cumulative: momentum=None, a plain average (a host read in each training call); no_tracking: track_running_stats=False; affine:
- * of instance norms, whose default is False. */
-struct kn_nn_norm_options { const kn_nn_norm_options *base; char end_; double eps, momentum; bool cumulative, no_affine, affine, no_tracking; kn_dtype dtype; };
+/* eps 0: 1e-5; momentum 0: 0.1; cumulative: momentum=None, a plain average (a host read in each training call); no_tracking: track_running_stats=False; affine,
+ * tracking: of instance norms, whose defaults are False. */
+struct kn_nn_norm_options { const kn_nn_norm_options *base; char end_; double eps, momentum; bool cumulative, no_affine, affine, no_tracking, tracking; kn_dtype dtype; };
 KN_API kn_module *kn_nn_batch_norm1d(int64_t features, const kn_nn_norm_options *o, size_t o_size);
 KN_API kn_module *kn_nn_batch_norm2d(int64_t features, const kn_nn_norm_options *o, size_t o_size);
 KN_API kn_module *kn_nn_instance_norm1d(int64_t features, const kn_nn_norm_options *o, size_t o_size);
@@ -111,7 +111,7 @@ KN_API kn_module *kn_nn_module_dict(size_t n, const char *const *names, kn_modul
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------------------------------------ */
 typedef struct kn_nn_attention_options kn_nn_attention_options;
-struct kn_nn_attention_options { const kn_nn_attention_options *base; char end_; int64_t kdim, vdim; double dropout; bool no_bias, batch_first; kn_dtype dtype; };
+struct kn_nn_attention_options { const kn_nn_attention_options *base; char end_; int64_t kdim, vdim; double dropout; bool no_bias, batch_first, add_bias_kv, add_zero_attn; kn_dtype dtype; };
 /* forward(query, key, value, key_padding_mask?, need_weights = true, attn_mask?, average_attn_weights = true, is_causal = false) gives a tuple: output, and
  * weights or none. Masks: bool, true where a key is left out; or floats, added. is_causal is a hint and needs attn_mask. */
 KN_API kn_module *kn_nn_multihead_attention(int64_t embed_dim, int64_t num_heads, const kn_nn_attention_options *o, size_t o_size);

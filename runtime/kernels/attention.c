@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "runtime/kernels/fold.h"
-#include "runtime/kernels/gemm.h"
+#include "base/gemm.h"
 #include <math.h>
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/mathfn_c.h"
-#include "runtime/kernels/gemm.h"
+#include "base/gemm.h"
 #include "runtime/kernels/kernels.h"
 #include <string.h>
 
@@ -288,4 +288,34 @@ kn_status kernel_addmm(const kb_call *c)
     close_factor(&a);
     close_factor(&b);
     return s;
+}
+
+/* ---- calls that are prepared ------------------------------------------------------------------------------------------------------ */
+bool kb_gemm_of_call(kb_gemm *g, const kb_call *c)
+{
+    factor f[3] = {0};
+    int n = c->op == OP_matmul || c->op == OP_bmm ? 2 : 3;
+    *g = (kb_gemm){0};
+    if ((n == 3 && c->op != OP_linear && c->op != OP_addmm) || c->out[0].layout->numel == 0 || c->out[0].layout->dtype != KN_F32)
+        return false;
+    for (int i = 0; i < n && i < c->n_in; i++)
+        if (c->in[i].layout && (c->in[i].layout->dtype != KN_F32 || !open_factor(&f[i], &c->in[i], KN_F32)))
+            return false;
+    if (n == 2) {
+        set_matrices(g, c->in[0].layout, &f[0], c->in[1].layout, &f[1]);
+        set_batch(g, c->in[0].layout, &f[0], c->in[1].layout, &f[1]);
+    } else if (c->op == OP_linear) {
+        set_linear(g, c->in[0].layout, &f[0], c->in[1].layout, &f[1]);
+        g->bias = f[2].data;
+        g->bias_col = c->n_in > 2 && c->in[2].layout ? f[2].strides[0] : 0;
+    } else {
+        const kb_layout *l = c->in[0].layout;
+        set_matrices(g, c->in[1].layout, &f[1], c->in[2].layout, &f[2]);
+        g->bias = f[0].data;
+        g->bias_row = l->rank < 2 || l->sizes[l->rank - 2] == 1 ? 0 : f[0].strides[l->rank - 2];
+        g->bias_col = l->rank < 1 || l->sizes[l->rank - 1] == 1 ? 0 : f[0].strides[l->rank - 1];
+    }
+    g->c = c->out[0].data;
+    fold_batch(g);
+    return true;
 }

@@ -8,7 +8,7 @@
  */
 #include "base/alloc.h"
 #include "base/error.h"
-#include "runtime/kernels/gemm.h"
+#include "base/gemm.h"
 #include "runtime/kernels/kernels.h"
 #include <string.h>
 

@@ -9,7 +9,7 @@
  *
  * Sizes that need no packing allocate nothing. Strides may be anything; what isn't contiguous is packed.
  */
-#include "runtime/kernels/gemm.h"
+#include "base/gemm.h"
 #include "base/alloc.h"
 #include "base/pool.h"
 #include "runtime/kernels/gemm_kernels.h"
@@ -45,6 +45,9 @@ typedef struct part {
     int64_t ldc;
     const float *bias;
     int64_t bias_row, bias_col;
+    const kb_gemm *finish; /* whose finish is called; NULL: nobody's */
+    int64_t row, col;      /* of C, of the rectangle's first element, as finish counts */
+    int worker;
 } part;
 
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -53,11 +56,16 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static const kb_gemm_kernels *kernels_now(void) { return KB_ISA_PICK(kb_gemm_kernels_of)(); }
 
 /* ---- epilogue ---------------------------------------------------------------------------------------------------------------- */
-/* Runs once over each finished rectangle, while it is in the cache: every operation rounds separately, so activations join here. */
-static void epilogue(const part *p, int64_t m0, int64_t m, int64_t n0, int64_t n)
+enum { FINISH_FLOATS = 16384 /* of C, finished at once: with what else it reads it stays in L2 */ };
+
+static void finish(const part *p, int64_t m0, int64_t m, int64_t n0, int64_t n)
 {
-    if (!p->bias)
-        return;
+    p->finish->finish(p->finish->arg, p->row + m0, p->row + m0 + m, p->col + n0, p->col + n0 + n, p->worker);
+}
+
+/* Runs once over each finished rectangle, while it is in the cache: every operation rounds separately, so activations join here. */
+static void add_bias(const part *p, int64_t m0, int64_t m, int64_t n0, int64_t n)
+{
     for (int64_t i = m0; i < m0 + m; i++) {
         float *restrict c = p->c + i * p->ldc + n0;
         const float *bias = p->bias + i * p->bias_row + n0 * p->bias_col;
@@ -71,6 +79,14 @@ static void epilogue(const part *p, int64_t m0, int64_t m, int64_t n0, int64_t n
             for (int64_t j = 0; j < n; j++)
                 c[j] += bias[j * p->bias_col];
     }
+}
+
+static void epilogue(const part *p, int64_t m0, int64_t m, int64_t n0, int64_t n)
+{
+    if (p->bias)
+        add_bias(p, m0, m, n0, n);
+    if (p->finish && (!p->finish->whole_rows || n == p->n))
+        finish(p, m0, m, n0, n);
 }
 
 /* ---- packing ----------------------------------------------------------------------------------------------------------------- */
@@ -182,6 +198,12 @@ static plan plan_of(const part *p)
     return q;
 }
 
+/* Columns that are multiplied and finished before the next ones, of m x n. */
+static int64_t columns_at_once(const part *p, int64_t m, int64_t n)
+{
+    return !p->finish || p->finish->whole_rows ? n : min(n, ceil_div(FINISH_FLOATS / m + 1, 4 * PANEL) * 4 * PANEL);
+}
+
 /* One block of columns, one block of k: every row. */
 static void run_block(const part *p, const plan *q, int64_t j, int64_t n, int64_t at, float *packed_a, float *packed_b)
 {
@@ -202,9 +224,15 @@ static void run_block(const part *p, const plan *q, int64_t j, int64_t n, int64_
             pack_a(p->kernels, packed_a, a, p->a_row, p->a_k, m, k);
             a = packed_a;
         }
-        run_tiles(p, a, q->a_strided, m, b, b_k, b_panel, !p->prepacked && !q->b_pack, n, p->c + i * p->ldc + j, k, at == 0);
-        if (at + k == p->k)
-            epilogue(p, i, m, j, n);
+        int64_t piece = at + k == p->k ? columns_at_once(p, m, n) : n;
+        for (int64_t w = 0; w < n; w += piece) {
+            int64_t cols = min(piece, n - w);
+            run_tiles(p, a, q->a_strided, m, b + w / PANEL * b_panel, b_k, b_panel, !p->prepacked && !q->b_pack, cols, p->c + i * p->ldc + j + w, k, at == 0);
+            if (at + k == p->k)
+                epilogue(p, i, m, j + w, cols);
+        }
+        if (at + k == p->k && p->finish && p->finish->whole_rows && n < p->n && j + n == p->n)
+            finish(p, i, m, 0, p->n);
     }
 }
 
@@ -272,7 +300,6 @@ static void offsets(const kb_gemm *g, int64_t item, int64_t *a, int64_t *b, int6
 static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
 {
     job *j = arg;
-    (void)worker;
     for (int64_t t = begin; t < end; t++) {
         int64_t pieces = j->tm * j->tn, piece = t % pieces, m0 = piece / j->tn * j->rows, n0 = piece % j->tn * j->cols, a, b, c;
         part p = j->whole;
@@ -281,6 +308,9 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
         if (p.m <= 0 || p.n <= 0)
             continue;
         offsets(j->g, t / pieces, &a, &b, &c);
+        p.row = t / pieces * j->whole.m + m0;
+        p.col = n0;
+        p.worker = worker;
         p.a += a + m0 * p.a_row;
         p.b += b + (p.prepacked ? n0 / PANEL * p.b_panel : n0 * p.b_n);
         p.c += c + m0 * p.ldc + n0;
@@ -317,22 +347,26 @@ static bool run_job(job *j, int64_t items)
 {
     const part *p = &j->whole;
     double ns = (double)items * ((double)p->m * (double)p->n * (double)p->k / p->kernels->rate + (double)p->k * (double)p->n / 16);
-    int64_t threads = 1;
+    int64_t threads = 1, most = kb_threads();
+    most = j->g->most ? min(most, j->g->most) : most;
     j->tm = j->tn = 1;
     j->rows = p->m;
     j->cols = p->n;
     if (ns >= PARALLEL_NS) {
-        threads = kb_threads();
-        threads = min(threads, (int64_t)(ns / THREAD_NS));
+        threads = min(most, (int64_t)(ns / THREAD_NS));
         if (items % threads && items < 8 * threads)
             cut(j, threads);
     }
     if (threads == 1 && j->g->batch_rank == 0)
         return run_part(p);
+    bool later = j->g->finish && j->g->whole_rows && j->tn > 1;    /* few rows: nobody has whole ones before the end */
+    j->whole.finish = later ? NULL : j->whole.finish;
     if (threads == 1)
         run_pieces(j, 0, items * j->tm * j->tn, 0);
     else
-        kb_parallel_for(items * j->tm * j->tn, ceil_div(items * j->tm * j->tn, threads), run_pieces, j);
+        kb_parallel_for_most(items * j->tm * j->tn, ceil_div(items * j->tm * j->tn, threads), (int)most, run_pieces, j);
+    if (later)
+        j->g->finish(j->g->arg, 0, items * p->m, 0, p->n, 0);
     return !atomic_load_explicit(&j->failed, memory_order_relaxed);
 }
 
@@ -372,8 +406,8 @@ int kb_gemm_f32(const kb_gemm *g)
     j.whole = (part){.kernels = kernels_now(), .m = g->m, .n = g->n, .k = g->k, .a = g->a, .a_row = g->a_row, .a_k = g->a_col,
                      .b = g->packed ? g->packed->data : g->b, .b_k = g->b_row, .b_n = g->b_col,
                      .b_panel = g->k * PANEL, .prepacked = g->packed != NULL, .c = g->c, .ldc = g->ldc,
-                     .bias = g->bias, .bias_row = g->bias_row, .bias_col = g->bias_col};
-    if (g->n == 1 && g->m > 1 && g->ldc == 1 && !g->packed) {
+                     .bias = g->bias, .bias_row = g->bias_row, .bias_col = g->bias_col, .finish = g->finish ? g : NULL};
+    if (g->n == 1 && g->m > 1 && g->ldc == 1 && !g->packed && !g->finish) {
         turned = *g;
         memcpy(turned.a_batch, g->b_batch, sizeof turned.a_batch);
         memcpy(turned.b_batch, g->a_batch, sizeof turned.b_batch);

@@ -3,7 +3,7 @@
  * Without weights asked for it is kn_scaled_dot_product_attention; with them the same formula in operators: scores, times 1/sqrt(head size), plus the mask,
  * softmax, product. Masks are bool (true: the key is left out) or floats that are added; a bool one becomes 0 and -inf. Inputs of two dimensions are one
  * sequence without a batch. In training, dropout
- * falls on the weights. Refused: add_bias_kv, add_zero_attn.
+ * falls on the weights. bias_k and bias_v are a key and a value more for every sequence, add_zero_attn one of zeros; no mask leaves them out.
  */
 #define KN_SITE "nn.MultiheadAttention"
 #include "runtime/nn/nn.h"
@@ -11,11 +11,11 @@
 
 typedef struct MultiheadAttention {
     kn_module base;
-    kn_tensor *in_proj_weight, *q_proj_weight, *k_proj_weight, *v_proj_weight, *in_proj_bias;
+    kn_tensor *in_proj_weight, *q_proj_weight, *k_proj_weight, *v_proj_weight, *in_proj_bias, *bias_k, *bias_v;
     kn_module *out_proj;
     int64_t embed_dim, num_heads;
     double dropout;
-    bool batch_first;
+    bool batch_first, add_zero_attn;
 } Attention;
 typedef Attention MultiheadAttention;
 
@@ -47,18 +47,37 @@ static kn_tensor *as_addend(kn_tensor *mask, kn_dtype d)
     return kn_tensor_dtype(mask) == KN_BOOL ? kn_to(kn_where(mask, -INFINITY, 0.0), d) : mask;
 }
 
+/* Keys that a module adds to the caller's. */
+static int64_t added_keys(const Attention *self) { return (self->bias_k ? 1 : 0) + (self->add_zero_attn ? 1 : 0); }
+
+static kn_tensor *widened(const Attention *self, kn_tensor *mask)
+{
+    return added_keys(self) ? kn_pad(mask, KN_SHAPE(0, added_keys(self)), .mode = "constant") : mask;
+}
+
+/* k or v in heads, with what the module adds at the end. */
+static kn_tensor *with_added(const Attention *self, kn_tensor *x, kn_tensor *bias)
+{
+    int64_t batch = kn_size(x, 0), size = kn_size(x, 3);
+    if (bias)
+        x = kn_cat(2, ((kn_tensor *[]){x, kn_expand(kn_reshape(bias, KN_SHAPE(1, self->num_heads, 1, size)), KN_SHAPE(batch, self->num_heads, 1, size))}), 2);
+    if (self->add_zero_attn)
+        x = kn_cat(2, ((kn_tensor *[]){x, kn_zeros(kn_tensor_dtype(x), KN_SHAPE(batch, self->num_heads, 1, size))}), 2);
+    return x;
+}
+
 /* What is added to scores of (batch, heads, queries, keys), or NULL. */
 static kn_tensor *merged_mask(const Attention *self, kn_tensor *attn_mask, kn_tensor *padding, kn_tensor *q, kn_tensor *k)
 {
     kn_tensor *mask = NULL;
     int64_t batch = kn_size(q, 0), queries = kn_size(q, 2), keys = kn_size(k, 2);
     if (attn_mask) {
-        mask = as_addend(attn_mask, kn_tensor_dtype(q));
+        mask = widened(self, as_addend(attn_mask, kn_tensor_dtype(q)));
         if (kn_rank(mask) == 3)
             mask = kn_reshape(mask, KN_SHAPE(batch, self->num_heads, queries, keys));
     }
     if (padding) {
-        kn_tensor *of_keys = kn_reshape(as_addend(padding, kn_tensor_dtype(q)), KN_SHAPE(batch, 1, 1, keys));
+        kn_tensor *of_keys = kn_reshape(widened(self, as_addend(padding, kn_tensor_dtype(q))), KN_SHAPE(batch, 1, 1, keys));
         mask = mask ? kn_add(mask, of_keys) : of_keys;
     }
     return mask;
@@ -104,6 +123,10 @@ static kn_value attention_forward(Attention *self, kn_tensor *query, kn_tensor *
         value = kn_unsqueeze(value, batch_dim);
     }
     kn_tensor *q = heads(self, project(self, query, 0)), *k = heads(self, project(self, key, 1)), *v = heads(self, project(self, value, 2));
+    if (added_keys(self)) {
+        k = with_added(self, k, self->bias_k);
+        v = with_added(self, v, self->bias_v);
+    }
     attended a = attend(self, q, k, v, merged_mask(self, attn_mask, key_padding_mask, q, k), need);
     kn_tensor *y = kn_call(self->out_proj, joined(self, a.y)), *weights = a.weights;
     if (weights && flag(average_attn_weights, true))
@@ -119,8 +142,8 @@ static kn_value attention_forward(Attention *self, kn_tensor *query, kn_tensor *
 
 static const kn_field attention_fields[] = {
     KN_PARAM(Attention, in_proj_weight), KN_PARAM(Attention, q_proj_weight), KN_PARAM(Attention, k_proj_weight), KN_PARAM(Attention, v_proj_weight),
-    KN_PARAM(Attention, in_proj_bias), KN_CHILD(Attention, out_proj), KN_ATTR(Attention, embed_dim), KN_ATTR(Attention, num_heads), KN_ATTR(Attention, dropout),
-    KN_ATTR(Attention, batch_first), KN_FIELDS_END
+    KN_PARAM(Attention, in_proj_bias), KN_PARAM(Attention, bias_k), KN_PARAM(Attention, bias_v), KN_CHILD(Attention, out_proj), KN_ATTR(Attention, embed_dim), KN_ATTR(Attention, num_heads), KN_ATTR(Attention, dropout),
+    KN_ATTR(Attention, batch_first), KN_ATTR(Attention, add_zero_attn), KN_FIELDS_END
 };
 KN_DEFINE_CLASS(attention_class, MultiheadAttention, attention_forward, attention_fields, value,
     (tensor, tensor, tensor, optional, any, optional, any, any));
@@ -146,7 +169,8 @@ kn_module *(kn_nn_multihead_attention)(int64_t embed_dim, int64_t num_heads, con
     }
     int64_t kdim = o->kdim ? o->kdim : embed_dim, vdim = o->vdim ? o->vdim : embed_dim;
     kn_dtype d = nn_dtype(o->dtype);
-    Attention init = {.embed_dim = embed_dim, .num_heads = num_heads, .dropout = o->dropout, .batch_first = o->batch_first};
+    Attention init = {.embed_dim = embed_dim, .num_heads = num_heads, .dropout = o->dropout, .batch_first = o->batch_first,
+        .add_zero_attn = o->add_zero_attn};
     if (kdim == embed_dim && vdim == embed_dim)
         init.in_proj_weight = weight(d, 3 * embed_dim, embed_dim);
     else {
@@ -155,6 +179,10 @@ kn_module *(kn_nn_multihead_attention)(int64_t embed_dim, int64_t num_heads, con
         init.v_proj_weight = weight(d, embed_dim, vdim);
     }
     init.in_proj_bias = o->no_bias ? NULL : kn_zeros(d, KN_SHAPE(3 * embed_dim));
+    if (o->add_bias_kv) {                       /* xavier_normal_ */
+        init.bias_k = kn_mul(kn_randn(d, KN_SHAPE(1, 1, embed_dim)), 1 / sqrt((double)embed_dim));
+        init.bias_v = kn_mul(kn_randn(d, KN_SHAPE(1, 1, embed_dim)), 1 / sqrt((double)embed_dim));
+    }
     init.out_proj = kn_nn_linear(embed_dim, embed_dim, .no_bias = o->no_bias, .dtype = d);
     if (init.out_proj && !o->no_bias)
         kn_fill_(kn_module_tensor(init.out_proj, "bias"), 0.0);
@@ -163,10 +191,6 @@ kn_module *(kn_nn_multihead_attention)(int64_t embed_dim, int64_t num_heads, con
 
 kn_module *nn_new_MultiheadAttention(const kn_value *a)
 {
-    if (a[4].as.i || a[5].as.i) {
-        kb_fail(KN_E_UNSUPPORTED, "MultiheadAttention: %s is not supported", a[4].as.i ? "add_bias_kv" : "add_zero_attn");
-        return NULL;
-    }
-    return kn_nn_multihead_attention(a[0].as.i, a[1].as.i, .dropout = a[2].as.d, .no_bias = !a[3].as.i, .kdim = a[6].as.i, .vdim = a[7].as.i,
+    return kn_nn_multihead_attention(a[0].as.i, a[1].as.i, .dropout = a[2].as.d, .no_bias = !a[3].as.i, .add_bias_kv = a[4].as.i, .add_zero_attn = a[5].as.i, .kdim = a[6].as.i, .vdim = a[7].as.i,
         .batch_first = a[8].as.i, .dtype = (kn_dtype)a[9].as.i);
 }

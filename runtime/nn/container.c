@@ -107,10 +107,13 @@ kn_module *kn_nn_module_dict(size_t n, const char *const *names, kn_module *cons
 static kn_module *from_tuple(const kn_class *c, const kn_value *list)
 {
     kn_module **children = kb_calloc(list->count + 1, sizeof *children);
+    for (uint32_t i = 0; i < list->count; i++)
+        if (children)
+            children[i] = list->as.items[i].as.module;
+        else
+            kn_module_free(list->as.items[i].as.module);
     if (!children)
         return NULL;
-    for (uint32_t i = 0; i < list->count; i++)
-        children[i] = list->as.items[i].as.module;
     kn_module *m = make(c, list->count, children);
     kb_free(children);
     return m;

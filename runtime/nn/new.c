@@ -71,8 +71,12 @@ static bool next(const char **p, param *a)
     return true;
 }
 
-static const char *kind_name(const param *a)
+static const char *kind_name(const param *a, char buf[64])
 {
+    if (a->count > 1) {
+        snprintf(buf, 64, a->kind == 'I' ? "an integer or a tuple of %d integers" : "a number or a tuple of %d numbers", a->count);
+        return buf;
+    }
     switch (a->kind) {
     case 'i': return "an integer";
     case 'f': return "a number";
@@ -172,8 +176,8 @@ kn_status nn_arguments(const char *class_name, size_t n, const kn_value *args, k
             return kb_fail(KN_E_VALUE, "%s: argument '%s' is missing; the constructor takes (%s)", r->name, a.name, r->schema);
         out[count] = fallback_of(&a);
         if (given && !convert(&a, v, &out[count]))
-            return kb_fail(KN_E_VALUE, "%s: argument '%s' must be %s%s%.0d, not %s; the constructor takes (%s)", r->name, a.name, kind_name(&a),
-                a.count > 1 ? " of " : "", a.count > 1 ? a.count : 0, rt_value_name(v), r->schema);
+            return kb_fail(KN_E_VALUE, "%s: argument '%s' must be %s, not %s; the constructor takes (%s)", r->name, a.name, kind_name(&a, (char[64]){0}),
+                rt_value_name(v), r->schema);
     }
     if (n > count)
         return kb_fail(KN_E_VALUE, "%s: %zu arguments are given; the constructor takes (%s)", r->name, n, r->schema);

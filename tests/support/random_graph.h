@@ -3,7 +3,7 @@
 #define RANDOM_GRAPH_H
 #include "codegen/cg.h"
 
-/* A graph of about `ops` operators: pointwise, views, reductions, softmax, layer_norm, linear, cat, and writes to inputs, views and intermediates.
+/* A graph of about `ops` operators: pointwise, views, reductions, softmax, layer_norm, products and what stands behind them, cat, and writes to inputs, views and intermediates.
  * Some inputs share memory (alias classes). Verified. NULL only when memory is short. */
 ir_graph *rg_make(uint64_t seed, int ops);
 
@@ -15,7 +15,7 @@ typedef struct rg_inputs { int n; void *data[64]; int64_t scalars[64]; int n_blo
 void rg_inputs_open(rg_inputs *in, const ir_graph *g, uint64_t seed);
 void rg_inputs_close(rg_inputs *in);
 
-/* Runs g by the interpreter and as a program on equal inputs. NULL when outputs, inputs afterwards and status agree (floats: to the bit but for NaNs'
+/* Runs g by the interpreter and as a program on equal inputs, three times, weights in packed form and rewritten. NULL when outputs, inputs afterwards and status agree (floats: to the bit but for NaNs'
  * payload), else what differs, in a static buffer. stats may be NULL. */
 const char *rg_compare(const ir_graph *g, uint64_t seed, const cg_options *o, cg_stats *stats);
 

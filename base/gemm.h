@@ -9,10 +9,13 @@
  * A and B have any strides (0 and negative included), in elements; C is row-major, rows ldc >= n apart, and overlaps neither. C may be
  * undefined before the call. A batch of up to KB_GEMM_BATCH dimensions repeats the product with strides of its own for each operand
  * (0: broadcast); outputs of different batch items must not overlap.
+ *
+ * FINISH (f32): work on a part of C as soon as it is done, bias included, while it is in the cache: elements [col0, col1) of rows [row0, row1), rows counted through
+ * all batch items in row-major order. Each element is finished once. Several threads may be at it at once, each with its own worker number below `most`.
  */
 #ifndef KB_GEMM_H
 #define KB_GEMM_H
-#include <stdint.h>
+#include "base/kernel.h"
 
 enum { KB_GEMM_BATCH = 6, KB_GEMM_BLOCK = 256 /* of k, canonical */, KB_GEMM_PANEL = 16 /* columns of a packed panel */ };
 
@@ -34,6 +37,10 @@ typedef struct kb_gemm {
     const void *bias; /* NULL: none. Of the same type; added after the product */
     int64_t bias_row, bias_col; /* 0, 1: a vector over n, linear's; 1, 0: over m, a convolution's */
     const kb_gemm_packed *packed; /* f32, not NULL: used in place of b, whose batch strides must be 0 */
+    void (*finish)(void *arg, int64_t row0, int64_t row1, int64_t col0, int64_t col1, int worker); /* NULL: nothing follows */
+    void *arg;
+    bool whole_rows; /* finish takes all columns at once */
+    int most; /* threads at most; 0: as many as there are */
     int batch_rank;
     int64_t batch[KB_GEMM_BATCH], a_batch[KB_GEMM_BATCH], b_batch[KB_GEMM_BATCH], c_batch[KB_GEMM_BATCH];
 } kb_gemm;
@@ -43,6 +50,10 @@ int kb_gemm_f32(const kb_gemm *g);
 int kb_gemm_f64(const kb_gemm *g);
 int kb_gemm_i32(const kb_gemm *g);
 int kb_gemm_i64(const kb_gemm *g);
+
+/* The product that a call of matmul, bmm, linear or addmm is, data pointers included, where all operands and the result are f32 and no factor is needed;
+ * else false. Layouts are enough: pointers may be filled in later. */
+bool kb_gemm_of_call(kb_gemm *g, const kb_call *c);
 
 int64_t kb_gemm_packed_count(int64_t k, int64_t n);
 /* Fills p->data from b; p->k and p->n say how much. */
