@@ -61,4 +61,7 @@ static inline kb_dim kd_div(kb_infer *in, kb_dim a, kb_dim b) { return kd_combin
 static inline bool kd_eq(kb_infer *in, kb_dim a, kb_dim b) { return kd_decide(in, KB_P_EQ, a, b); }
 static inline bool kd_is(kb_infer *in, kb_dim a, int64_t v) { return kd_decide(in, KB_P_EQ, a, kd_const(v)); }
 
+/* Fails unless there are whole numbers in [low, high) and the dtype holds them all exactly. */
+kn_status kb_holds_range(kn_dtype d, int64_t low, int64_t high);
+
 #endif

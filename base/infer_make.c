@@ -1,4 +1,4 @@
-/* infer_make.c: operators that join tensors or make them: cat, stack, full, random numbers, dropout.
+/* infer_make.c: operators that join tensors or make them: cat, stack, full, random numbers.
  *
  * Random operators take seed and offset as their last two operands: weak i64 scalars, reserved by the caller (CAPTURE 19).
  */
@@ -122,6 +122,80 @@ kn_status infer_dropout(kb_infer *in)
         return kb_fail(KN_E_DTYPE, "needs a floating-point input, not %s", kr_dtype(x->dtype));
     kr_fresh(in, x->dtype, x->rank, x->size);
     in->math = kb_math_type(x->dtype);
+    return KN_OK;
+}
+
+/* A dtype word of numbers, i64 where left out. */
+static kn_status number_word(int64_t w, kn_dtype *out)
+{
+    if (dtype_word(w, KN_I64, out))
+        return kb_error_status();
+    return *out == KN_BOOL ? kb_fail(KN_E_DTYPE, "makes numbers, not bool") : KN_OK;
+}
+
+kn_status kb_holds_range(kn_dtype d, int64_t low, int64_t high)
+{
+    bool whole = kb_dtype_category(d) == KB_CAT_INT;
+    int bits = whole ? (int)kb_dtype_bytes(d) * 8 - (d != KN_U8) : d == KN_F16 ? 11 : d == KN_BF16 ? 8 : d == KN_F32 ? 24 : 53;
+    int64_t most = bits == 63 ? INT64_MAX : (INT64_C(1) << bits) - whole, least = d == KN_U8 ? 0 : whole ? -most - 1 : -most;
+    if (low >= high)
+        return kb_fail(KN_E_VALUE, "no whole number is at least %lld and less than %lld", (long long)low, (long long)high);
+    if (low < least || high - 1 > most)
+        return kb_fail(KN_E_VALUE, "%s does not hold all whole numbers from %lld to %lld", kb_dtypes[d].name, (long long)low, (long long)(high - 1));
+    return KN_OK;
+}
+
+kn_status infer_randint(kb_infer *in)
+{
+    kb_dim sizes[KB_MAX_RANK];
+    int rank;
+    kn_dtype d = KN_I64;
+    if (seeded(in) || kr_given_sizes(in, kb_word(in->info, in->words, 0), &rank, sizes) || number_word(*kb_word(in->info, in->words, 1), &d))
+        return kb_error_status();
+    for (int k = 0; k < 2; k++)
+        if (!in->in[k].weak || in->in[k].dtype != KN_I64)
+            return kb_fail(KN_E_VALUE, "the bound %s must be an integer", k ? "high" : "low");
+    kr_fresh(in, d, rank, sizes);
+    in->math = KN_I64;
+    return KN_OK;
+}
+
+kn_status infer_bernoulli(kb_infer *in)
+{
+    const kb_type *p = &in->in[0];
+    if (seeded(in) || kr_is_float(in, 0, "p"))
+        return kb_error_status();
+    kr_fresh(in, p->dtype, p->rank, p->size);
+    in->math = KN_F64;
+    return KN_OK;
+}
+
+kn_status infer_multinomial(kb_infer *in)
+{
+    char a[KR_TEXT];
+    const kb_type *p = &in->in[0];
+    kb_dim sizes[2] = {p->size[0], kr_word(in, &in->words[0])};
+    if (seeded(in) || kr_is_float(in, 0, "probs"))
+        return kb_error_status();
+    if (p->rank != 1 && p->rank != 2)
+        return kb_fail(KN_E_SHAPE, "the probabilities must be a row or a matrix of rows, not %s", kr_shape(a, p));
+    if (sizes[1].v < 0)
+        return kb_fail(KN_E_VALUE, "the number of draws must not be negative");
+    kr_fresh(in, KN_I64, p->rank, p->rank == 2 ? sizes : sizes + 1);
+    in->math = KN_F64;
+    return KN_OK;
+}
+
+kn_status infer_randperm(kb_infer *in)
+{
+    kb_dim n = kr_word(in, &in->words[0]);
+    kn_dtype d = KN_I64;
+    if (seeded(in) || number_word(in->words[1], &d))
+        return kb_error_status();
+    if (n.v < 0)
+        return kb_fail(KN_E_VALUE, "the number of elements must not be negative");
+    kr_fresh(in, d, 1, &n);
+    in->math = KN_I64;
     return KN_OK;
 }
 

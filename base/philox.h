@@ -12,6 +12,16 @@
  *                sqrt(-2 log u) * cos t, then * sin t; log, cos, sin of mathfn.inc
  *   normal f64   the block's two uniforms likewise, in f64 with the C library's functions: element 2k takes the cosine, 2k + 1 the sine
  *   dropout      element i is kept where its f32 uniform >= (float)p, also when the data is f64
+ *
+ * The operators below take two words an element, as f64 does, whatever their dtype. Read as one number of 64 bits (the first word its upper half) they are the
+ * element's bits; `uniform` is uniform f64.
+ *
+ *   randint      low + floor(bits * (high - low) / 2^64): no value's probability is off by more than 2^-64
+ *   bernoulli    1 where uniform < p
+ *   multinomial  with replacement: draw j of a row is the first category where the running sum of the row's probabilities (f64, in order) exceeds uniform
+ *                times the sum of all; element row * draws + j. Without: category k, element row * categories + k, comes at time -log(1 - uniform) / p[k];
+ *                the draws are the first to come, in that order, the lower category first where times are equal
+ *   randperm     0 … n-1, then for i from n-1 down to 1 place i is exchanged with place floor(bits of element i * (i + 1) / 2^64)
  */
 #ifndef KB_PHILOX_H
 #define KB_PHILOX_H
@@ -43,6 +53,18 @@ static inline double kb_uniform_f64(uint32_t first, uint32_t second)
 {
     return (double)((uint64_t)(first >> 5) << 26 | second >> 6) * 0x1p-53;
 }
+
+/* The bits of elements 2 * block and 2 * block + 1 of a call whose first block is `offset`. */
+static inline void kb_philox_bits(uint64_t seed, uint64_t offset, uint64_t block, uint64_t bits[2])
+{
+    uint32_t w[4];
+    kb_philox(seed, offset + block, w);
+    bits[0] = (uint64_t)w[0] << 32 | w[1];
+    bits[1] = (uint64_t)w[2] << 32 | w[3];
+}
+static inline double kb_uniform_of(uint64_t bits) { return kb_uniform_f64((uint32_t)(bits >> 32), (uint32_t)bits); }
+/* floor(bits * range / 2^64) */
+static inline uint64_t kb_below(uint64_t bits, uint64_t range) { return (uint64_t)((unsigned __int128)bits * range >> 64); }
 
 /* Blocks that n elements use, `words` words each: what a call reserves. */
 static inline uint64_t kb_philox_blocks(uint64_t n, int words) { return (n * (uint64_t)words + 3) / 4; }

@@ -103,10 +103,10 @@ GEN_HEADERS := $(if $(GENERATED),build/include/kiln/ops.h) build/gen/config.h
 LIB_OBJ     := $(strip $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$O/%.$i.o)) $(GENERATED:build/%.c=$O/%.o))
 BACKEND_OBJ := $(BACKEND_SRC:%.c=$O/%.o)
 
-# tests/test_*.c: one Criterion program. fuzz_*: a program each. Any other file there that has a main (plain_*, by custom): a program that
+# tests/test_*.c and tests/complaints/: one Criterion program. fuzz_*: a program each. Any other file there that has a main (plain_*, by custom): a program that
 # `make test` runs; *_sweep, run by itself, samples what `make exhaustive` has it do in full. The rest, tests/support/ and tests/isa/
 # (compiled like the kernels, once per instruction set) are shared by all of them.
-TEST_SRC    := $(wildcard tests/test_*.c tests/*/test_*.c)
+TEST_SRC    := $(wildcard tests/test_*.c tests/*/test_*.c tests/complaints/*.c)
 FUZZ_SRC    := $(wildcard tests/fuzz_*.c)
 OTHER_SRC   := $(filter-out $(TEST_SRC) $(FUZZ_SRC),$(wildcard tests/*.c))
 PLAIN_SRC   := $(sort $(if $(OTHER_SRC),$(shell grep -lw '^int main' $(OTHER_SRC))))

@@ -115,6 +115,7 @@ static void ctx_free(void *p)
         let_go(ctx->owned[i].t);
     ctx->n_owned = 0;
     rt_handles_return(ctx);
+    rt_generator_release(ctx->generator);
     kb_free(ctx->owned);
     kb_free(ctx->scopes);
     kb_free(ctx->modules);

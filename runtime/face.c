@@ -142,23 +142,11 @@ static kn_status put_operand(named_call *c, const kb_arg *a, size_t *at)
 }
 
 /* seed and offset of a random operator that is called by name: the last two operands. */
-static void put_random(named_call *c)
+static kn_status put_random(named_call *c)
 {
     if (c->o->cls != KB_RANDOM || c->in[c->n_in - 1].kind != KN_KIND_NONE)
-        return;
-    int64_t numel = 1, seed, offset;
-    kn_dtype d = KN_F32;
-    if (c->in[0].kind == KN_KIND_TENSOR) {
-        numel = kn_numel(c->in[0].as.tensor);
-        d = kn_tensor_dtype(c->in[0].as.tensor);
-    } else {
-        for (int64_t i = 0; i < c->words[0]; i++)
-            numel *= c->words[1 + i];
-        d = (kn_dtype)c->words[c->n_words - 1];
-    }
-    rt_rng_reserve(rt_rng_counters(kb_op_find(c->o->name), d, numel), &seed, &offset);
-    c->in[c->n_in - 2] = kn_value_int(seed);
-    c->in[c->n_in - 1] = kn_value_int(offset);
+        return KN_OK;
+    return rt_rng_operands(kb_op_find(c->o->name), c->n_in, c->in, c->words);
 }
 
 static kn_status pack(named_call *c)
@@ -171,9 +159,7 @@ static kn_status pack(named_call *c)
     }
     if (s == KN_OK && at < c->n)
         s = kb_fail(KN_E_VALUE, "%zu operands were given; the operator takes (%s)", c->n, c->o->schema);
-    if (s == KN_OK)
-        put_random(c);
-    return s;
+    return s == KN_OK ? put_random(c) : s;
 }
 
 /* arange(start, end, step, dtype) and arange(end), positional or by keyword: the operator itself takes a length. */

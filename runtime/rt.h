@@ -80,6 +80,7 @@ struct rt_ctx {
     int64_t n_modules, cap_modules;
     kn_dtype last_math;                         /* what the newest eager op computed in: for the recorder */
     int disabled;                               /* depth of kn_disable regions */
+    kn_generator *generator;                    /* what random ops draw from, retained; NULL: the default one */
     bool warned_root;
 };
 
@@ -211,8 +212,13 @@ extern const kb_layout rt_scalar_layouts[KB_DTYPE_COUNT];    /* rank 0 of each d
 char *rt_module_path(char *buf, size_t size, const rt_ctx *ctx);
 
 /* ---- random numbers (CAPTURE 19) ----------------------------------------------------------------------------------------------- */
-/* Reserves counters of the default generator: gives the seed and the counter offset that the op must use. */
-void rt_rng_reserve(int64_t counters, int64_t *seed, int64_t *offset);
-int64_t rt_rng_counters(kb_opcode op, kn_dtype d, int64_t numel);   /* Philox counters (4 words each) that the op uses */
+/* Fills the last two operands of a random op, seed and offset: reserves the counters that it uses with the thread's generator, none for a call that inference
+ * will refuse. Fails for bounds that randint and randperm refuse. */
+kn_status rt_rng_operands(kb_opcode op, int n_in, kn_value *in, const int64_t *words);
+/* Philox counters (4 words each) that a call on an operand of this layout (NULL: none, or a failed one) uses. */
+int64_t rt_rng_counters(kb_opcode op, const kb_layout *x, const int64_t *words);
+/* The newest counters that were reserved with this seed were not used: their op's operand turned out to have failed, and eager draws nothing then. */
+void rt_rng_give_back(int64_t seed, int64_t counters);
+void rt_generator_release(kn_generator *g);     /* NULL: nothing */
 
 #endif

@@ -183,6 +183,17 @@ static kn_tensor *through_dtype(kn_tensor *x, int which)
     return kn_to(which & 8 ? kn_add(kn_mul(y, y), y) : kn_maximum(y, kn_neg(y)), KN_F32);
 }
 
+/* A probability that is none (of NaN) fails when it is read: what is drawn after it must be eager's all the same. */
+static kn_tensor *drawn(kn_tensor *a, int which, int call)
+{
+    switch (which % 4) {
+    case 0: return kn_add(a, kn_rand(KN_F32, KN_SHAPE(3, 1)));
+    case 1: return kn_dropout(a, 0.375, true);
+    case 2: return kn_bernoulli(kn_sigmoid(kn_to(a, KN_F32)));
+    default: return kn_mul(a, kn_to(kn_randint(-2, 3 + call % 4, KN_SHAPE(3, 1), KN_I64), KN_F32));
+    }
+}
+
 typedef struct machine { kn_tensor *stack[MAX_STACK]; int n; } machine;
 static kn_tensor *pick(machine *m, int k) { return m->stack[(m->n - 1 - k % m->n)]; }
 static void push(machine *m, kn_tensor *t)
@@ -242,7 +253,7 @@ static kn_value fuzz_forward(Fuzz *self, kn_tensor *x, kn_tensor *y)
         case FZ_DISABLED: kn_disable(); push(&m, in.c & 1 ? write(a, b, in.c) : kn_mul(a, b)); kn_enable(); break;
         case FZ_KEEP: kn_assign(&self->kept[in.c % N_KEPT], a); break;
         case FZ_USE_KEPT: if (self->kept[in.c % N_KEPT]) push(&m, kn_detach(self->kept[in.c % N_KEPT])); break; /* its own handle: KEEP may let the other go */
-        case FZ_DROPOUT: push(&m, in.c & 1 ? kn_dropout(a, 0.375, true) : kn_add(a, kn_rand(KN_F32, KN_SHAPE(3, 1)))); break;
+        case FZ_DROPOUT: push(&m, drawn(a, in.c, self->call)); break;
         case FZ_RETURN: if (in.c % 4 == 0 && positive(b)) return result(&m, in.a); break;
         case FZ_PARAM: push(&m, self->p[in.c % N_PARAMS]); break;
         case FZ_CHILD: if (last == 6) push(&m, kn_call(self->child, a)); break;

@@ -292,7 +292,7 @@ tr_job *tr_job_new(tr_frame *f, tr_graph *g)
         atomic_fetch_add(&g->wanted_version, 1);
     uint8_t *out = roots_of_wanted(f, g);
     if (j && v && out) {
-        *j = (tr_job){.module = f->module, .graph = g, .variant = v, .generic = f->generic, .begin = tr_now()};
+        *j = (tr_job){.module = f->module, .graph = g, .variant = v, .generic = f->generic, .miss = f->entry->miss, .begin = tr_now()};
         v->wanted_version = atomic_load(&g->wanted_version);
         j->ir = tr_build(f, g, out, v);
         if (!j->ir)
@@ -339,6 +339,10 @@ tr_variant *tr_job_finish(tr_job *j)
         } else {
             m->compiles++;
             m->compile_us += us;
+            v->compile_us = us;
+            v->charged = j->miss;
+            if (j->miss)
+                j->miss->us += us;
         }
     }
     ir_free(j->ir);
@@ -353,7 +357,11 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
     v->older = old;
     if (old) {
         m->recompiles++;
-        tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
+        tr_miss *x = tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
+        if (x)
+            x->us += v->compile_us;
+        if (x && v->charged)
+            v->charged->us -= v->compile_us;    /* told once */
     }
     atomic_store_explicit(&g->variant, v, memory_order_release);
 }

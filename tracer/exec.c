@@ -217,6 +217,25 @@ static void ready_operands(tr_frame *f, const tr_event *e)
     }
 }
 
+/* Random ops whose operand failed draw nothing in eager, but had their numbers reserved here, while that wasn't known: those after them move up. */
+typedef struct unused_numbers { int64_t seed, counters; } unused_numbers;
+
+static void move_numbers(tr_frame *f, const tr_event *e, unused_numbers *u)
+{
+    if (e->kind != EV_OP || kb_op_info((kb_opcode)e->op)->cls != KB_RANDOM)
+        return;
+    int64_t seed = f->scalars[tr_index(e->in[e->n_in - 2])], *offset = &f->scalars[tr_index(e->in[e->n_in - 1])];
+    if (u->counters && seed == u->seed)
+        *offset -= u->counters;
+    if (tr_kind(e->in[0]) != TR_SLOT || !error_of_operand(f, e->in[0]))
+        return;
+    if (seed != u->seed) {
+        rt_rng_give_back(u->seed, u->counters);
+        *u = (unused_numbers){seed, 0};
+    }
+    u->counters += rt_rng_counters((kb_opcode)e->op, tr_out_of(f, tr_index(e->in[0]))->layout, tr_words(f, e));
+}
+
 /* Whatever is computed from old contents comes before the first op: the ops may write. */
 static kn_status run_ops_to(tr_frame *f, tr_event *last)
 {
@@ -233,8 +252,13 @@ static kn_status run_ops_to(tr_frame *f, tr_event *last)
         tr_fill_leftovers(f);
     f->failed = false;
     uint64_t before = tr_now();
-    for (int64_t i = 0; i < l.n; i++)
+    unused_numbers unused = {0, 0};
+    for (int64_t i = 0; i < l.n; i++) {
+        move_numbers(f, event_at(&l, i), &unused);
         run_event(f, event_at(&l, i));
+    }
+    if (unused.counters)
+        rt_rng_give_back(unused.seed, unused.counters);
     f->program_ns += tr_now() - before;
     kb_free(l.path);
     fill_range(f, f->graph_slot, f->n_slots);

@@ -211,19 +211,27 @@ static void graph_line(writer *w, const tr_graph *g)
             s->kernels, s->eager_steps, v ? v->n_outputs : 0, (long long)s->arena_bytes, s->compile_ms, runs, where, g->end->site ? g->end->site : "");
 }
 
+/* Microseconds lost at this place of the user's source in all, and how often. */
+static double cost_of_break(const tr_module *m, int64_t at, unsigned long long *count)
+{
+    unsigned long long lost = 0;
+    *count = 0;
+    for (int64_t i = at; i < m->n_ends; i++) {
+        tr_event *e = m->ends[i];
+        if (!is_break(e) || !same_site(e, m->ends[at]))
+            continue;
+        *count += atomic_load(&e->count);
+        lost += atomic_load(&e->lost_ns);
+    }
+    return (double)lost / 1000;
+}
+
 static void break_line(writer *w, const tr_module *m, int64_t at)
 {
     const tr_event *first = m->ends[at];
     const kb_break_info *b = kb_break_get(first->op);
-    unsigned long long count = 0, lost = 0;
-    for (int64_t i = at; i < m->n_ends; i++) {
-        tr_event *e = m->ends[i];
-        if (!is_break(e) || !same_site(e, first))
-            continue;
-        count += atomic_load(&e->count);
-        lost += atomic_load(&e->lost_ns);
-    }
-    double us = (double)lost / 1000;
+    unsigned long long count;
+    double us = cost_of_break(m, at, &count);
     if (w->json) {
         put_text(w, "code", b->code);
         put_count(w, "number", (unsigned long long)b->number);
@@ -273,12 +281,63 @@ static void miss_list(writer *w, const tr_module *m, const char *kind, const cha
     end_list(w);
 }
 
+/* ---- the most expensive ----------------------------------------------------------------------------------------------------------------------- */
+enum { COSTS = 5 };
+typedef struct cost { double us; unsigned long long count; int code; const char *site, *what; } cost;
+
+/* Sorted, the dearest first; what is no dearer than the last of a full list stays out. */
+static int add_cost(cost *list, int n, cost c)
+{
+    int at = n;
+    while (at > 0 && list[at - 1].us < c.us)
+        at--;
+    if (c.us <= 0 || at == COSTS)
+        return n;
+    n += n < COSTS;
+    memmove(list + at + 1, list + at, (size_t)(n - 1 - at) * sizeof *list);
+    list[at] = c;
+    return n;
+}
+
+static void dearest(writer *w, const tr_module *m)
+{
+    cost list[COSTS];
+    int n = 0;
+    for (int64_t i = 0; i < m->n_ends; i++)
+        if (stands_for_site(m, i)) {
+            cost c = {.code = m->ends[i]->op, .site = m->ends[i]->site, .what = ""};
+            c.us = cost_of_break(m, i, &c.count);
+            n = add_cost(list, n, c);
+        }
+    for (const tr_miss *x = m->misses; x; x = x->next)
+        n = add_cost(list, n, (cost){(double)x->us, x->count, x->code, x->site, x->text});
+    begin_list(w, "costs", "what costs most", n > 0);
+    for (int i = 0; i < n; i++) {
+        const kb_break_info *b = kb_break_get(list[i].code);
+        begin_item(w);
+        if (w->json) {
+            put_text(w, "code", b->code);
+            put_text(w, "kind", b->kind);
+            put_text(w, "site", list[i].site);
+            put_text(w, "what", list[i].what);
+            put_text(w, "hint", b->hint);
+            put_count(w, "count", list[i].count);
+            put_number(w, "us", list[i].us);
+        } else
+            fprintf(w->f, "  %.3f ms in %llu: %s%s%s%s%s%s%s\n", list[i].us / 1000, list[i].count, b->code, list[i].site ? " at " : "",
+                    list[i].site ? list[i].site : "", list[i].what[0] ? "; " : "", list[i].what, b->hint[0] ? "; hint: " : "", b->hint);
+        end_item(w);
+    }
+    end_list(w);
+}
+
 static void report(writer *w, tr_module *m)
 {
     bool breaks = false;
     for (int64_t i = 0; i < m->n_ends; i++)
         breaks |= is_break(m->ends[i]);
     summary(w, m);
+    dearest(w, m);
     begin_list(w, "graphs", "graphs", m->n_graphs > 0);
     for (int64_t i = 0; i < m->n_graphs; i++) {
         begin_item(w);

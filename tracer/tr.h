@@ -82,6 +82,8 @@ typedef struct tr_variant {
     uint64_t hash;
     int64_t n_key, *key;
     uint32_t wanted_version;
+    uint64_t compile_us;                        /* what making it took; 0: a plan for code that was there */
+    struct tr_miss *charged;                    /* whose cost that is, or NULL */
     int users;                                  /* under the graph's lock */
     bool evicted;                               /* the last user frees it */
     struct tr_variant *chain, *newer, *staler;  /* bucket; use order */
@@ -113,8 +115,10 @@ struct tr_graph {
 
 /* ---- entries and modules ------------------------------------------------------------------------------------------------------------------ */
 typedef struct tr_pure tr_pure;                 /* pure.c */
+typedef struct tr_miss tr_miss;
 typedef struct tr_entry {
     struct tr_entry *next;
+    tr_miss *miss;                              /* why it was recorded, or NULL */
     atomic_flag pure_lock;
     tr_pure *pure;                              /* under pure_lock */
     int n_args;
@@ -125,7 +129,8 @@ typedef struct tr_entry {
     _Atomic(uint32_t) max_slots, max_scalars, max_externs;      /* along any path: room that frames make ahead */
 } tr_entry;
 
-typedef struct tr_miss { struct tr_miss *next; int code; char *text; const char *site; uint64_t count; } tr_miss;    /* a recompilation or fallback, told */
+/* A recompilation or fallback, told; us: what compiling took because of it. */
+struct tr_miss { tr_miss *next; int code; char *text; const char *site; uint64_t count, us; };
 
 typedef struct tr_frame tr_frame;
 typedef struct tr_module {
@@ -214,7 +219,8 @@ tr_event *tr_event_new(tr_module *m, size_t n_in, size_t n_words, size_t n_out, 
 void tr_event_link(tr_event *parent, tr_event *e);                                              /* lock held */
 /* Lock held. end->graph becomes the graph, or stays NULL when it has no ops. False when memory is short: then `end` must not be linked. */
 bool tr_graph_new(tr_module *m, tr_event *begin, tr_event *end);
-void tr_module_note(tr_module *m, int code, const char *site, const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* Gives the line that says so; NULL when memory is short. */
+tr_miss *tr_module_note(tr_module *m, int code, const char *site, const char *format, ...) __attribute__((format(printf, 4, 5)));
 static inline const tr_out *tr_out_of(const tr_frame *f, uint32_t slot)
 {
     const tr_event *e = f->slots[slot].event;
@@ -289,6 +295,7 @@ typedef struct tr_job {
     tr_variant *variant;
     ir_graph *ir;
     bool generic, no_backend;
+    tr_miss *miss;                              /* of its entry */
     uint64_t begin;
     char error[256];
 } tr_job;

@@ -42,12 +42,10 @@ tr_entry *tr_entry_find(tr_module *m, int n, kn_tensor *const *args)
 }
 
 /* Says what kept the inputs from the entry that fits best: the report's recompilation. */
-static void note_miss(tr_module *m, const tr_entry *e, int n, kn_tensor *const *args, const char *site)
+static tr_miss *note_miss(tr_module *m, const tr_entry *e, int n, kn_tensor *const *args, const char *site)
 {
-    if (e->n_args != n) {
-        tr_module_note(m, BREAK_GUARD_COUNT, site, "%d tensors are given, %d were", n, e->n_args);
-        return;
-    }
+    if (e->n_args != n)
+        return tr_module_note(m, BREAK_GUARD_COUNT, site, "%d tensors are given, %d were", n, e->n_args);
     for (int i = 0; i < n; i++) {
         const kb_layout *was = e->layouts[i], *is = args[i]->layout;
         char a[160], b[160];
@@ -55,10 +53,9 @@ static void note_miss(tr_module *m, const tr_entry *e, int n, kn_tensor *const *
             continue;
         int code = was->dtype != is->dtype ? BREAK_GUARD_DTYPE : was->rank != is->rank ? BREAK_GUARD_RANK
                    : memcmp(was->sizes, is->sizes, (size_t)is->rank * sizeof(int64_t)) ? BREAK_GUARD_SIZE : BREAK_GUARD_STRIDES;
-        tr_module_note(m, code, site, "argument tensor %d was %s and is %s", i, kb_layout_text(a, sizeof a, was), kb_layout_text(b, sizeof b, is));
-        return;
+        return tr_module_note(m, code, site, "argument tensor %d was %s and is %s", i, kb_layout_text(a, sizeof a, was), kb_layout_text(b, sizeof b, is));
     }
-    tr_module_note(m, BREAK_GUARD_INSIDE, site, "sizes that forward computed, or tensors it took from elsewhere, differed from call to call");
+    return tr_module_note(m, BREAK_GUARD_INSIDE, site, "sizes that forward computed, or tensors it took from elsewhere, differed from call to call");
 }
 
 static tr_entry *entry_add(tr_module *m, int n, kn_tensor *const *args, const char *site)
@@ -86,7 +83,7 @@ static tr_entry *entry_add(tr_module *m, int n, kn_tensor *const *args, const ch
     e->next = first;
     if (first) {
         m->recompiles++;
-        note_miss(m, like ? like : first, n, args, site);
+        e->miss = note_miss(m, like ? like : first, n, args, site);
     }
     atomic_store_explicit(&m->entries, e, memory_order_release);
     return e;
@@ -171,7 +168,7 @@ bool tr_graph_new(tr_module *m, tr_event *begin, tr_event *end)
 }
 
 /* ---- recompilations and fallbacks, told once a text ------------------------------------------------------------------------------------- */
-void tr_module_note(tr_module *m, int code, const char *site, const char *format, ...)
+tr_miss *tr_module_note(tr_module *m, int code, const char *site, const char *format, ...)
 {
     char text[512];
     va_list args;
@@ -182,11 +179,11 @@ void tr_module_note(tr_module *m, int code, const char *site, const char *format
     for (tr_miss *p = m->misses; p; p = p->next)
         if (p->code == code && strcmp(p->text, text) == 0) {
             p->count++;
-            return;
+            return p;
         }
     tr_miss *p = kb_arena_alloc(&m->arena, sizeof *p);
     if (!p || !(p->text = kb_arena_strdup(&m->arena, text)))
-        return;                                 /* the report lacks a line; the counters have it */
+        return NULL;                            /* the report lacks a line; the counters have it */
     p->code = code;
     p->site = site;
     p->count = 1;
@@ -194,4 +191,5 @@ void tr_module_note(tr_module *m, int code, const char *site, const char *format
     while (*at)
         at = &(*at)->next;
     *at = p;
+    return p;
 }
