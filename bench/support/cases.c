@@ -51,6 +51,10 @@ static int digit_inputs(const bench_case *c, kn_tensor **in)
 static kn_module *make_block(const bench_case *c) { return block_new(c->width); }
 static kn_module *make_softmax(const bench_case *c) { return (void)c, kn_nn_softmax(-1); }
 static kn_module *make_layer_norm(const bench_case *c) { return kn_nn_layer_norm(c->width); }
+static kn_module *make_encoder(const bench_case *c)
+{
+    return kn_nn_transformer_encoder_layer(c->width, 12, .dim_feedforward = 4 * c->width, .activation = "gelu", .batch_first = 1);
+}
 static kn_module *make_mlp(const bench_case *c) { return (void)c, kn_nn_sequential(kn_nn_linear(10, 32), kn_nn_relu(), kn_nn_linear(32, 2)); }
 
 /* ---- twelve pointwise operators over one input and one row-broadcast bias ------------------------------------------------------------------ */
@@ -166,6 +170,8 @@ const bench_case bench_cases[] = {
      .work = BLOCK_FLOPS(8 * 128, 1024.0)},
     {"block-1x16", "feed-forward block [1, 16, 1024]", make_block, NULL, 3, {1, 16, 1024}, .width = 1024, .yard = BC_FLOPS,
      .work = BLOCK_FLOPS(16, 1024.0)},
+    {"encoder", "transformer encoder layer [1, 128, 384], 12 heads", make_encoder, NULL, 3, {1, 128, 384}, .width = 384, .yard = BC_FLOPS,
+     .work = 128 * (24.0 * 384 * 384 + 4.0 * 128 * 384)},
     {"chain-cheap-1M", "12 cheap operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0)},
     {"chain-cheap-16M", "12 cheap operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0)},
     {"chain-mixed-1M", "12 mixed operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0), .mixed = 1},
