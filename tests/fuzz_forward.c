@@ -14,11 +14,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_INSTR = 40, MAX_STACK = 64, N_PARAMS = 4, N_INPUTS = 2, N_KEPT = 3, CALLS = 7 };
+enum { MAX_INSTR = 40, MAX_STACK = 64, N_PARAMS = 4, N_INPUTS = 2, N_KEPT = 3, N_MODULES = 8, CALLS = 7 };
 
 typedef enum fz_op {
     FZ_UNARY, FZ_BINARY, FZ_SCALAR, FZ_VARYING, FZ_VIEW, FZ_REDUCE, FZ_SOFTMAX, FZ_NORM, FZ_MATMUL, FZ_LINEAR, FZ_WHERE, FZ_CAT, FZ_WRITE, FZ_WRITE_SCALAR,
-    FZ_BRANCH, FZ_HOST_BRANCH, FZ_BREAK, FZ_DISABLED, FZ_KEEP, FZ_USE_KEPT, FZ_DROPOUT, FZ_RETURN, FZ_PARAM, FZ_CHILD, FZ_CREATE, FZ_CAST, FZ_READ, FZ_MAP, FZ_COUNT
+    FZ_BRANCH, FZ_HOST_BRANCH, FZ_BREAK, FZ_DISABLED, FZ_KEEP, FZ_USE_KEPT, FZ_DROPOUT, FZ_RETURN, FZ_PARAM, FZ_CHILD, FZ_CREATE, FZ_CAST, FZ_READ, FZ_MAP,
+    FZ_MODULE, FZ_MODE, FZ_GATHER, FZ_SORT, FZ_MISC, FZ_DTYPE, FZ_NONZERO, FZ_COUNT
 } fz_op;
 
 typedef struct instr { uint8_t op, a, b, c; } instr;
@@ -29,6 +30,8 @@ typedef struct Fuzz {
     kn_tensor *p[N_PARAMS];
     kn_tensor *kept[N_KEPT];
     kn_module *child;
+    kn_module *modules[N_MODULES];
+    int64_t n_modules;
     const program *prog;
     int call;
 } Fuzz;
@@ -129,6 +132,57 @@ static kn_tensor *write(kn_tensor *x, kn_tensor *y, int which)
     }
 }
 
+/* A module of one's own choice; features last, (rows, 6) where it matters. */
+static kn_tensor *module_call(Fuzz *self, kn_tensor *x, int which)
+{
+    int rank = kn_rank(x);
+    kn_module *m = self->modules[which % N_MODULES];
+    if (which % N_MODULES == 6) {                /* attention over one sequence */
+        kn_tensor *out;
+        if (rank != 2)
+            return x;
+        kn_value v = kn_call_value(m, x, x, x);
+        return v.kind == KN_KIND_TUPLE && (out = kn_as_tensor(kn_tuple_get(v, 0))) ? out : kn_as_tensor(v);
+    }
+    if (which % N_MODULES == 7)                 /* a convolution over the last dimension */
+        return rank == 2 ? kn_call(m, kn_unsqueeze(kn_narrow(x, 0, 0, 1), 0)) : x;
+    return rank == 2 ? kn_call(m, x) : x;
+}
+
+static kn_tensor *indexed(kn_tensor *x, kn_tensor *y, int which)
+{
+    int64_t rows = kn_rank(x) > 0 ? kn_size(x, 0) : 0;
+    if (rows < 1)
+        return x;
+    kn_tensor *index = kn_to(kn_mul(kn_abs(kn_clamp(kn_reshape(y, KN_SHAPE(-1)), -1.0, 1.0)), rows - 1), KN_I64);
+    return which & 1 ? kn_index_select(x, 0, index) : kn_rank(x) == 2 ? kn_embedding(x, index) : x;
+}
+
+static kn_tensor *misc(kn_tensor *x, kn_tensor *y, int which)
+{
+    int rank = kn_rank(x);
+    if (rank < 1)
+        return x;
+    switch (which % 9) {
+    case 0: return kn_cumsum(x, -1);
+    case 1: return kn_flip(x, KN_SHAPE(-1));
+    case 2: return kn_roll(x, KN_SHAPE(1), .dims = KN_SHAPE(-1));
+    case 3: return kn_pad(x, KN_SHAPE(1, 2), .value = 0.5);
+    case 4: return rank >= 2 ? kn_tril(x) : x;
+    case 5: return kn_amin(x, .dims = KN_SHAPE(0));
+    case 6: return kn_logsumexp(x, .dims = KN_SHAPE(-1), .keepdim = true);
+    case 7: return kn_stack(2, ((kn_tensor *[]){x, y}), 0);
+    default: return kn_masked_fill(x, kn_lt(x, 0.0), -0.5);
+    }
+}
+
+static kn_tensor *through_dtype(kn_tensor *x, int which)
+{
+    static const kn_dtype d[] = {KN_I32, KN_U8, KN_I16, KN_I8, KN_F16, KN_BF16, KN_F64, KN_I64};
+    kn_tensor *y = kn_to(kn_clamp(x, -100.0, 100.0), d[which % 8]);
+    return kn_to(which & 8 ? kn_add(kn_mul(y, y), y) : kn_maximum(y, kn_neg(y)), KN_F32);
+}
+
 /* A probability that is none (of NaN) fails when it is read: what is drawn after it must be eager's all the same. */
 static kn_tensor *drawn(kn_tensor *a, int which, int call)
 {
@@ -207,13 +261,20 @@ static kn_value fuzz_forward(Fuzz *self, kn_tensor *x, kn_tensor *y)
         case FZ_CAST: push(&m, in.c % 3 == 0 ? kn_to(a, KN_F64) : in.c % 3 == 1 ? kn_to(kn_to(a, KN_I64), KN_F32) : kn_to(kn_gt(a, b), KN_F32)); break;
         case FZ_READ: { float v; if (kn_numel(a) == 1 && kn_tensor_dtype(a) == KN_F32 && kn_read(a, &v, sizeof v) == KN_OK && v > 0) push(&m, kn_add(b, v)); break; }
         case FZ_MAP: if (in.c % 3 == 0) mapped(in.b & 1 ? self->p[2] : a); break;
+        case FZ_MODULE: if (last == 6) push(&m, module_call(self, a, in.c)); break;
+        case FZ_MODE: (self->call + in.c) % 2 ? kn_train(KN_BASE(self)) : kn_eval(KN_BASE(self)); break;
+        case FZ_GATHER: push(&m, indexed(a, b, in.c)); break;
+        case FZ_SORT: if (last > 1) push(&m, in.c & 1 ? kn_sort(a, -1).values : kn_topk(a, 2, -1).values); break;
+        case FZ_MISC: push(&m, misc(a, b, in.c)); break;
+        case FZ_DTYPE: push(&m, through_dtype(a, in.c)); break;
+        case FZ_NONZERO: if (in.c % 4 == 0) push(&m, kn_to(kn_nonzero(kn_gt(a, 0.0)), KN_F32)); break;
         case FZ_COUNT: break;
         }
     }
     return result(&m, (int)p->seed);
 }
 
-static const kn_field fields[] = {KN_CHILD(Fuzz, child), KN_FIELDS_END};
+static const kn_field fields[] = {KN_CHILD(Fuzz, child), KN_CHILDREN(Fuzz, modules, n_modules), KN_FIELDS_END};
 KN_DEFINE_CLASS(fuzz_class, Fuzz, fuzz_forward, fields, value, (tensor, tensor));
 
 /* ---- two worlds ------------------------------------------------------------------------------------------------------------------------- */
@@ -236,7 +297,13 @@ static world world_new(const program *p, bool compiled)
 {
     world w;
     kn_manual_seed(p->seed);
-    w.m = kn_new(Fuzz, &fuzz_class, .child = kn_nn_sequential(kn_nn_linear(6, 6), kn_nn_relu()), .prog = p);
+    w.m = kn_new(Fuzz, &fuzz_class, .child = kn_nn_sequential(kn_nn_linear(6, 6), kn_nn_relu()), .prog = p, .n_modules = N_MODULES,
+        .modules = {kn_nn_batch_norm1d(6), kn_nn_layer_norm(6), kn_nn_dropout(0.25), kn_nn_gelu(), kn_nn_sequential(kn_nn_linear(6, 6), kn_nn_tanh()),
+                    kn_nn_rms_norm(6), kn_nn_multihead_attention(6, 2), kn_nn_conv1d(1, 2, 3)});
+    if (!w.m) {
+        fprintf(stderr, "%s\n", kn_last_error());
+        exit(2);
+    }
     kn_assign(&w.m->p[0], filled(KN_F32, KN_SHAPE(6, 6), p->seed + 1));
     kn_assign(&w.m->p[1], filled(KN_F32, KN_SHAPE(6), p->seed + 2));
     kn_assign(&w.m->p[2], filled(KN_F32, KN_SHAPE(3, 6), p->seed + 3));
@@ -330,6 +397,10 @@ static const char *compare_call(world *e, world *c, int call)
     for (int i = 0; i < N_PARAMS; i++)
         if (!same_tensor(e->m->p[i], c->m->p[i]))
             return snprintf(text, sizeof text, "call %d: parameter %d: %s", call, i, why), text;
+    static const char *const state[] = {"modules.0.running_mean", "modules.0.running_var", "modules.0.num_batches_tracked"};
+    for (int i = 0; i < 3; i++)
+        if (!same_tensor(kn_module_tensor(KN_BASE(e->m), state[i]), kn_module_tensor(KN_BASE(c->m), state[i])))
+            return snprintf(text, sizeof text, "call %d: %s: %s", call, state[i], why), text;
     for (int i = 0; i < N_KEPT; i++)
         if (!same_tensor(e->m->kept[i], c->m->kept[i]))
             return snprintf(text, sizeof text, "call %d: kept %d: %s", call, i, why), text;
@@ -376,7 +447,8 @@ static program make(uint32_t seed)
 }
 
 static const char *const names[] = {"unary", "binary", "scalar", "varying", "view", "reduce", "softmax", "norm", "matmul", "linear", "where", "cat", "write",
-    "write_scalar", "branch", "host_branch", "break", "disabled", "keep", "use_kept", "dropout", "return", "param", "child", "create", "cast", "read", "map"};
+    "write_scalar", "branch", "host_branch", "break", "disabled", "keep", "use_kept", "dropout", "return", "param", "child", "create", "cast", "read", "map",
+    "module", "mode", "gather", "sort", "misc", "dtype", "nonzero"};
 
 static void shrink(program *p)
 {

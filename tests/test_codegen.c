@@ -63,7 +63,7 @@ Test(codegen, layer_norm_and_residual_are_one_kernel, .init = interpreted)
 Test(codegen, linear_then_gelu, .init = interpreted)
 {
     expect("graph (%0: f32[5, 16], %1: f32[24, 16], %2: f32[24]) {\n %3 = linear(%0, %1, %2)\n %4 = gelu(%3)\n %5 = mul(%4, 2.0)\n"
-           " return %5\n}\n", 1, 0);
+           " return %5\n}\n", 1, 1);
 }
 
 Test(codegen, reductions_over_the_same_rows, .init = interpreted)
@@ -86,7 +86,7 @@ Test(codegen, a_transposed_reader_is_another_kernel, .init = interpreted)
 Test(codegen, no_group_waits_for_itself, .init = interpreted)
 {
     /* exp and the last add could share a kernel but for the product between them */
-    expect("graph (%0: f32[4, 4]) {\n %1 = exp(%0)\n %2 = matmul(%1, %1)\n %3 = add(%1, %2, _)\n return %3\n}\n", 2, 0);
+    expect("graph (%0: f32[4, 4]) {\n %1 = exp(%0)\n %2 = matmul(%1, %1)\n %3 = add(%1, %2, _)\n return %3\n}\n", 2, 1);
 }
 
 /* ---- writes ------------------------------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,8 @@
 /* nn.h: modules with PyTorch's names, arguments and state dicts. Part of kiln.h, which has the first of them (linear, layer_norm, embedding …).
  *
- * What PyTorch requires stands first, the rest are options; an option left out (0, NULL, none) has PyTorch's default. A flag whose default is True is named for its opposite: no_bias, no_affine. Weights
- * start as PyTorch's do, from the seeded generator. Sizes per dimension are arrays: .stride = {2, 2}; a one-dimensional module takes the first.
+ * What PyTorch requires stands first, the rest are options; an option left out (0, NULL, none) has PyTorch's default. A flag whose default is True is
+ * named for its opposite: no_bias, no_affine. Weights start as PyTorch's do, from the seeded generator. Sizes per dimension are arrays,
+ * .stride = {2, 2}; a one-dimensional module takes the first.
  * Every constructor gives NULL on failure, with the sentence in kn_last_error. Modules, tensors and strings given are taken, retained or copied.
  */
 #ifndef KILN_NN_H
@@ -111,7 +112,10 @@ KN_API kn_module *kn_nn_module_dict(size_t n, const char *const *names, kn_modul
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------------------------------------ */
 typedef struct kn_nn_attention_options kn_nn_attention_options;
-struct kn_nn_attention_options { const kn_nn_attention_options *base; char end_; int64_t kdim, vdim; double dropout; bool no_bias, batch_first, add_bias_kv, add_zero_attn; kn_dtype dtype; };
+struct kn_nn_attention_options {
+    const kn_nn_attention_options *base; char end_;
+    int64_t kdim, vdim; double dropout; bool no_bias, batch_first, add_bias_kv, add_zero_attn; kn_dtype dtype;
+};
 /* forward(query, key, value, key_padding_mask?, need_weights = true, attn_mask?, average_attn_weights = true, is_causal = false) gives a tuple: output, and
  * weights or none. Masks: bool, true where a key is left out; or floats, added. is_causal is a hint and needs attn_mask. */
 KN_API kn_module *kn_nn_multihead_attention(int64_t embed_dim, int64_t num_heads, const kn_nn_attention_options *o, size_t o_size);

@@ -81,9 +81,12 @@ static void add_bias(const part *p, int64_t m0, int64_t m, int64_t n0, int64_t n
     }
 }
 
+/* A bias over columns is added by the tiles themselves, before they leave the registers. */
+static bool by_tiles(const part *p) { return p->bias && p->bias_row == 0 && p->bias_col == 1 && p->k > 0; }
+
 static void epilogue(const part *p, int64_t m0, int64_t m, int64_t n0, int64_t n)
 {
-    if (p->bias)
+    if (p->bias && !by_tiles(p))
         add_bias(p, m0, m, n0, n);
     if (p->finish && (!p->finish->whole_rows || n == p->n))
         finish(p, m0, m, n0, n);
@@ -150,7 +153,7 @@ static void pack_a(const kb_gemm_kernels *kernels, float *dst, const float *a, i
 /* ---- tiles ------------------------------------------------------------------------------------------------------------------- */
 /* m rows x n columns over one block of k. `a` packed (a_strided false) or in place. */
 static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, const float *b, int64_t b_k, int64_t b_panel,
-                      bool b_exact, int64_t n, float *c, int64_t k, bool first)
+                      bool b_exact, int64_t n, float *c, int64_t k, bool first, const float *bias)
 {
     const kb_gemm_kernels *kernels = p->kernels;
     split s = split_rows(m, a_strided ? kernels->rows_strided : kernels->rows);
@@ -166,6 +169,7 @@ static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, 
         t.b = b + j / PANEL * b_panel;
         t.a = a;
         t.c = c + j;
+        t.bias = bias ? bias + j : NULL;
         for (int64_t i = 0; i < s.tiles; i++) {
             t.rows = (int)(s.rows + (i < s.higher));
             tile(&t);
@@ -227,7 +231,8 @@ static void run_block(const part *p, const plan *q, int64_t j, int64_t n, int64_
         int64_t piece = at + k == p->k ? columns_at_once(p, m, n) : n;
         for (int64_t w = 0; w < n; w += piece) {
             int64_t cols = min(piece, n - w);
-            run_tiles(p, a, q->a_strided, m, b + w / PANEL * b_panel, b_k, b_panel, !p->prepacked && !q->b_pack, cols, p->c + i * p->ldc + j + w, k, at == 0);
+            run_tiles(p, a, q->a_strided, m, b + w / PANEL * b_panel, b_k, b_panel, !p->prepacked && !q->b_pack, cols, p->c + i * p->ldc + j + w,
+                      k, at == 0, at + k == p->k && by_tiles(p) ? p->bias + j + w : NULL);
             if (at + k == p->k)
                 epilogue(p, i, m, j + w, cols);
         }
@@ -264,7 +269,7 @@ static bool run_part(const part *p)
         return true;
     }
     if (!p->prepacked && p->b_k == 1 && (p->m <= kernels->rows_nt || (p->m <= 2 * kernels->rows_nt && p->k * p->n <= TINY_B))) {
-        kb_rows r = {p->a, p->a_row, p->a_k, p->b, p->b_n, p->c, p->ldc, 0, p->n, p->k};
+        kb_rows r = {p->a, p->a_row, p->a_k, p->b, p->b_n, p->c, p->ldc, by_tiles(p) ? p->bias : NULL, 0, p->n, p->k};
         for (int64_t left = p->m; left > 0; left -= r.rows) {
             r.rows = min(left, kernels->rows_nt);
             kernels->product_nt(&r);

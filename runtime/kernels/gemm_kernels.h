@@ -15,6 +15,7 @@ typedef struct kb_tile {
     int64_t b_k, b_panel;
     float *c;
     int64_t ldc;
+    const float *bias; /* over columns, added at the end; NULL: none, or not yet */
     int64_t k;
     int rows, cols;
     int first; /* the first block of k: C is set, not added to */
@@ -29,6 +30,7 @@ typedef struct kb_rows {
     int64_t b_n; /* from one column to the next */
     float *c;
     int64_t ldc;
+    const float *bias; /* over columns; or NULL */
     int64_t rows, n, k; /* rows <= rows_nt */
 } kb_rows;
 

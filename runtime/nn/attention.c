@@ -142,7 +142,8 @@ static kn_value attention_forward(Attention *self, kn_tensor *query, kn_tensor *
 
 static const kn_field attention_fields[] = {
     KN_PARAM(Attention, in_proj_weight), KN_PARAM(Attention, q_proj_weight), KN_PARAM(Attention, k_proj_weight), KN_PARAM(Attention, v_proj_weight),
-    KN_PARAM(Attention, in_proj_bias), KN_PARAM(Attention, bias_k), KN_PARAM(Attention, bias_v), KN_CHILD(Attention, out_proj), KN_ATTR(Attention, embed_dim), KN_ATTR(Attention, num_heads), KN_ATTR(Attention, dropout),
+    KN_PARAM(Attention, in_proj_bias), KN_PARAM(Attention, bias_k), KN_PARAM(Attention, bias_v), KN_CHILD(Attention, out_proj),
+    KN_ATTR(Attention, embed_dim), KN_ATTR(Attention, num_heads), KN_ATTR(Attention, dropout),
     KN_ATTR(Attention, batch_first), KN_ATTR(Attention, add_zero_attn), KN_FIELDS_END
 };
 KN_DEFINE_CLASS(attention_class, MultiheadAttention, attention_forward, attention_fields, value,
@@ -191,6 +192,7 @@ kn_module *(kn_nn_multihead_attention)(int64_t embed_dim, int64_t num_heads, con
 
 kn_module *nn_new_MultiheadAttention(const kn_value *a)
 {
-    return kn_nn_multihead_attention(a[0].as.i, a[1].as.i, .dropout = a[2].as.d, .no_bias = !a[3].as.i, .add_bias_kv = a[4].as.i, .add_zero_attn = a[5].as.i, .kdim = a[6].as.i, .vdim = a[7].as.i,
+    return kn_nn_multihead_attention(a[0].as.i, a[1].as.i, .dropout = a[2].as.d, .no_bias = !a[3].as.i, .add_bias_kv = a[4].as.i,
+        .add_zero_attn = a[5].as.i, .kdim = a[6].as.i, .vdim = a[7].as.i,
         .batch_first = a[8].as.i, .dtype = (kn_dtype)a[9].as.i);
 }

@@ -19,8 +19,9 @@ typedef BatchNorm BatchNorm2d;
 
 static kn_tensor *wrong_rank(const char *op, int64_t least, int64_t most, int64_t rank)
 {
-    return rt_error_tensorf(KN_E_SHAPE, op, KN_SITE, least == most ? "the input must have %lld dimensions, not %lld%.0lld" : "the input must have %lld or %lld dimensions, not %lld",
-        (long long)least, (long long)(least == most ? rank : most), (long long)(least == most ? 0 : rank));
+    if (least == most)
+        return rt_error_tensorf(KN_E_SHAPE, op, KN_SITE, "the input must have %lld dimensions, not %lld", (long long)least, (long long)rank);
+    return rt_error_tensorf(KN_E_SHAPE, op, KN_SITE, "the input must have %lld or %lld dimensions, not %lld", (long long)least, (long long)most, (long long)rank);
 }
 
 /* Statistics of one value each say nothing: PyTorch refuses them too. */

@@ -11,11 +11,12 @@ static kn_shape shape_of(const LayerNorm *self) { return (kn_shape){self->rank, 
 
 static kn_tensor *layer_norm_forward(LayerNorm *self, kn_tensor *x) { return kn_layer_norm(x, shape_of(self), self->weight, self->bias, self->eps); }
 
+/* What stands for eps where it is left out: torch.finfo(dtype).eps. */
+static double epsilon(kn_dtype d) { return d == KN_F64 ? DBL_EPSILON : d == KN_F16 ? 0x1p-10 : d == KN_BF16 ? 0x1p-7 : FLT_EPSILON; }
+
 static kn_tensor *rms_norm_forward(LayerNorm *self, kn_tensor *x)
 {
-    /* left out: the epsilon of x's dtype */
-    double eps = self->eps != 0 ? self->eps : kn_tensor_dtype(x) == KN_F64 ? DBL_EPSILON : kn_tensor_dtype(x) == KN_F16 ? 0x1p-10 : kn_tensor_dtype(x) == KN_BF16 ? 0x1p-7 : FLT_EPSILON;
-    return kn_rms_norm(x, shape_of(self), self->weight, eps);
+    return kn_rms_norm(x, shape_of(self), self->weight, self->eps != 0 ? self->eps : epsilon(kn_tensor_dtype(x)));
 }
 
 static const kn_field layer_norm_fields[] = {KN_PARAM(LayerNorm, weight), KN_PARAM(LayerNorm, bias), KN_ATTR(LayerNorm, eps), KN_FIELDS_END};

@@ -164,7 +164,8 @@ static kn_tensor *upsample_forward(Upsample *self, kn_tensor *x)
         double exact = (double)kn_size(x, 2 + i) * self->scale[i];
         size[i] = self->size[0] ? self->size[i] : (int64_t)floor(exact);
         if (!self->size[0] && (double)size[i] != exact)
-            return rt_error_tensorf(KN_E_UNSUPPORTED, "upsample", KN_SITE, "a size of %lld times %g isn't whole; give the size instead", (long long)kn_size(x, 2 + i), self->scale[i]);
+            return rt_error_tensorf(KN_E_UNSUPPORTED, "upsample", KN_SITE, "a size of %lld times %g isn't whole; give the size instead",
+                (long long)kn_size(x, 2 + i), self->scale[i]);
     }
     return kn_interpolate(x, ((kn_shape){dims, size}), .mode = self->mode, .align_corners = self->align_corners);
 }

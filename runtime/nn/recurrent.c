@@ -129,7 +129,8 @@ static kn_value recurrent_forward(Recurrent *self, kn_tensor *x, kn_value state)
     if (nn_failed(x))
         return kn_value_tensor(x);
     if (kn_rank(x) < 2 || kn_rank(x) > 3 || (self->num_layers && kn_size(x, -1) != kn_size(self->params[0], 1)))
-        return kn_value_tensor(rt_error_tensorf(KN_E_SHAPE, "recurrent", KN_SITE, "the input must have 3 dimensions (2 without a batch), the last of size %lld; it has %d, the last %lld",
+        return kn_value_tensor(rt_error_tensorf(KN_E_SHAPE, "recurrent", KN_SITE,
+            "the input must have 3 dimensions (2 without a batch), the last of size %lld; it has %d, the last %lld",
             (long long)kn_size(self->params[0], 1), kn_rank(x), (long long)kn_size(x, -1)));
     if (lstm && state.kind != KN_KIND_NONE && (state.kind != KN_KIND_TUPLE || state.count != 2))
         return kn_value_tensor(rt_error_tensorf(KN_E_VALUE, "recurrent", KN_SITE, "the state of an LSTM is a tuple of two tensors, not %s", rt_value_name(state)));

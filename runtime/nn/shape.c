@@ -35,7 +35,8 @@ static kn_tensor *unflatten_forward(Unflatten *self, kn_tensor *x)
     if (s.rank < 0)
         return x;
     if (dim < 0 || dim >= s.rank || s.rank - 1 + self->rank > KN_MAX_RANK)
-        return rt_error_tensorf(KN_E_INDEX, "unflatten", KN_SITE, "dimension %lld of a tensor of %lld can't become %lld", (long long)self->dim, (long long)s.rank, (long long)self->rank);
+        return rt_error_tensorf(KN_E_INDEX, "unflatten", KN_SITE, "dimension %lld of a tensor of %lld can't become %lld", (long long)self->dim,
+            (long long)s.rank, (long long)self->rank);
     for (int64_t i = 0; i < s.rank; i++)
         for (int64_t k = 0; k < (i == dim ? self->rank : 1); k++)
             sizes[n++] = i == dim ? self->sizes[k] : s.sizes[i];

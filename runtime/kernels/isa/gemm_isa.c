@@ -184,28 +184,37 @@ enum {
 };
 
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------- */
+/* What stands in C is added in front, the bias after it: two roundings, in this order. */
 INLINE void finish(const kb_tile *t, int rows, int nv, vec acc[][VECS])
 {
     const int64_t ldc = t->ldc, cols = t->cols; /* in registers: the stores below might be to *t, for all the compiler knows */
-    const int first = t->first;
+    const float *bias = t->bias;
     float *c = t->c;
-    if (cols == nv * W && first) {
+    if (cols == nv * W) {
+        if (!t->first)
+            UNROLL for (int i = 0; i < rows; i++)
+                UNROLL for (int v = 0; v < nv; v++)
+                    acc[i][v] = add(load(c + i * ldc + v * W), acc[i][v]);
+        if (bias)
+            UNROLL for (int v = 0; v < nv; v++) {
+                vec b = load(bias + v * W);
+                UNROLL for (int i = 0; i < rows; i++)
+                    acc[i][v] = add(acc[i][v], b);
+            }
         UNROLL for (int i = 0; i < rows; i++, c += ldc)
             UNROLL for (int v = 0; v < nv; v++)
                 store(c + v * W, acc[i][v]);
         return;
     }
-    if (cols == nv * W) {
-        UNROLL for (int i = 0; i < rows; i++, c += ldc)
-            UNROLL for (int v = 0; v < nv; v++)
-                store(c + v * W, add(load(c + v * W), acc[i][v]));
-        return;
-    }
+    const int first = t->first;
     UNROLL for (int v = 0; v < nv; v++) {
         lanes l = first_lanes(cols - v * W);
         float *d = c + v * W;
-        UNROLL for (int i = 0; i < rows; i++, d += ldc)
-            store_some(d, first ? acc[i][v] : add(load_some(d, l), acc[i][v]), l);
+        vec b = bias ? load_some(bias + v * W, l) : zero();
+        UNROLL for (int i = 0; i < rows; i++, d += ldc) {
+            vec x = first ? acc[i][v] : add(load_some(d, l), acc[i][v]);
+            store_some(d, bias ? add(x, b) : x, l); /* 0 is no addition: it would turn -0 into 0 */
+        }
     }
 }
 
@@ -370,6 +379,7 @@ INLINE void columns_nt(const kb_rows *r, int64_t n, int rows, int panels)
     for (int64_t at = 0; at < r->k; at += BLOCK, t.first = 0) {
         int64_t k = at, end = r->k - at < BLOCK ? r->k : at + BLOCK;
         const float *a = r->a + at * r->a_k;
+        t.bias = r->bias && end == r->k ? r->bias + n : NULL;
         vec acc[ROWS][VECS];
         UNROLL for (int i = 0; i < rows; i++)
             UNROLL for (int v = 0; v < nv; v++)
