@@ -3,7 +3,9 @@
  *     bench [PATTERN] [--json FILE] [--threads N] [--seconds S a case] [--data FOLDER] [--cpu] [--list]
  *
  * PATTERN is a part of the names of the cases to run; "replay" and "compile" name the two that measure costs beside the kernels. Before a case is timed its
- * two results are compared, to the bit. --cpu takes the process's CPU time in place of the clock: for one thread on a machine that others use too. Yardsticks: the triad with ordinary stores, on the same threads, in turn with the case itself (once over arrays
+ * two results are compared, to the bit. --cpu takes the process's CPU time
+ * in place of the clock: for one thread on a machine that others use too. Yardsticks: the triad with ordinary stores, on the same threads, in turn
+ * with the case itself (once over arrays
  * of 192 MB, once over as many bytes as the case touches), and the rate of multiply-adds. Useful bytes are each distinct input once and each output once.
  */
 #include "base/alloc.h"

@@ -1,6 +1,8 @@
 /* The main job: five trained models on 360 real images, eagerly and compiled. `ffn` in one batch and image by image, `cnn` and
  * `transformer` in one batch, `early-exit` and `moe`, which decide on the host, image by image. Shows right answers, the largest
- * difference from the logits that PyTorch gave, time an image, and what compiling cost; and says what broke the graphs of the last two. Ends with 1 when anything isn't as it should be.
+ * difference from the logits that PyTorch gave, time an image, and what compiling cost; and says what broke the
+ * graphs of the last two. Ends
+ * with 1 when anything isn't as it should be.
  *
  *     digits [FOLDER]         the folder that holds digits.safetensors and its kin; "data" when left out
  */

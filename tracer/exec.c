@@ -368,7 +368,15 @@ static bool aliases_fit(const tr_variant *v, char *const *data, rt_storage *cons
     return true;
 }
 
-typedef struct run_room { void **inputs; rt_storage **storages; kb_source *sources /* NULL: the program asks for none */; int64_t *scalars; void **outputs; rt_storage **fresh; void *block; } run_room;
+typedef struct run_room {
+    void **inputs;
+    rt_storage **storages;
+    kb_source *sources;                         /* NULL: the program asks for none */
+    int64_t *scalars;
+    void **outputs;
+    rt_storage **fresh;
+    void *block;
+} run_room;
 
 static bool make_room(run_room *r, const tr_variant *v, char *local, size_t local_size)
 {

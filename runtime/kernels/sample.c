@@ -79,22 +79,23 @@ static void bernoulli_range(void *arg, int64_t begin, int64_t end, int worker)
 {
     sample_job *j = arg;
     kk_convert convert = kk_converter(j->dtype, KN_F64);
-    double p[KK_STAGE];
+    double p[KK_STAGE], u[KK_STAGE];
     (void)worker;
     for (int64_t b = begin; b < end; b += BLOCKS) {
         int64_t blocks = end - b < BLOCKS ? end - b : BLOCKS, left = j->n - 2 * b, n = left < 2 * blocks ? left : 2 * blocks;
-        bool good = true;
+        int bad = 0;
         kk_stage(p, KN_F64, j->p->data, j->p->layout->dtype, &j->nest, 0, 2 * b, n);
         for (int64_t i = 0; i < blocks; i++) {
             uint64_t two[2];
             kb_philox_bits(j->seed, j->offset, (uint64_t)(b + i), two);
-            for (int64_t k = 0; k < 2 && 2 * i + k < n; k++) {
-                double *at = &p[2 * i + k];
-                good &= *at >= 0 && *at <= 1;
-                *at = kb_uniform_of(two[k]) < *at;
-            }
+            u[2 * i] = kb_uniform_of(two[0]);
+            u[2 * i + 1] = kb_uniform_of(two[1]);
         }
-        if (!good)
+        for (int64_t i = 0; i < n; i++) {       /* no branches: they would be guesses */
+            bad |= !(p[i] >= 0) | !(p[i] <= 1);
+            p[i] = (double)(u[i] < p[i]);
+        }
+        if (bad)
             atomic_store_explicit(&j->refused, true, memory_order_relaxed);
         convert(j->out + (size_t)(2 * b) * kb_dtype_bytes(j->dtype), p, n);
     }

@@ -229,7 +229,8 @@ static bool product_of(gen *r)
         return false;
     dense(&w);
     dense(&b);
-    ir_ref bias = chance(r, 50) ? ir_input(r->g, &b, 0) : IR_NONE, weight = ir_input(r->g, &w, chance(r, 10) && t->dtype == KN_F32 && numel(&w) <= MAX_NUMEL), in[3] = {x, weight, bias};
+    bool aliased = chance(r, 10) && t->dtype == KN_F32 && numel(&w) <= MAX_NUMEL;
+    ir_ref bias = chance(r, 50) ? ir_input(r->g, &b, 0) : IR_NONE, weight = ir_input(r->g, &w, aliased), in[3] = {x, weight, bias};
     for (int i = 0; i < 8 && chance(r, 40); i++) {              /* one that another product may have */
         ir_ref v = pick_float(r);
         if (ir_type(r->g, v)->rank == 2)
@@ -569,7 +570,8 @@ static const char *compare_run(const ir_graph *g, const cg_program *p, uint64_t 
 static const char *compare_runs(const ir_graph *g, const cg_program *p, uint64_t seed)
 {
     static rg_inputs b;
-    kb_packs packs[64] = {{0}};
+    kb_packs packs[64];
+    memset(packs, 0, sizeof packs);
     rg_inputs_open(&b, g, seed);
     const char *bad = compare_run(g, p, seed, &b, packs, 7);
     if (!bad)

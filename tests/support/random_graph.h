@@ -15,7 +15,8 @@ typedef struct rg_inputs { int n; void *data[64]; int64_t scalars[64]; int n_blo
 void rg_inputs_open(rg_inputs *in, const ir_graph *g, uint64_t seed);
 void rg_inputs_close(rg_inputs *in);
 
-/* Runs g by the interpreter and as a program on equal inputs, three times, weights in packed form and rewritten. NULL when outputs, inputs afterwards and status agree (floats: to the bit but for NaNs'
+/* Runs g by the interpreter and as a program on equal inputs, three times, weights in packed form and
+ * rewritten. NULL when outputs, inputs afterwards and status agree (floats: to the bit but for NaNs'
  * payload), else what differs, in a static buffer. stats may be NULL. */
 const char *rg_compare(const ir_graph *g, uint64_t seed, const cg_options *o, cg_stats *stats);
 
