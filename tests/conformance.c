@@ -305,7 +305,7 @@ static bool run_compiled(const op_case *c, const result *eager)
         good = FAIL("compiled: the second call was no replay");
     if (good) {
         const cg_stats *cg = &t->graphs[0]->stats;
-        *(cg->eager_steps ? &ran_eager_kernels : cg->kernels ? &ran_generated : &ran_views) += 1;
+        *(cg->eager_steps ? &ran_eager_kernels : cg->kernels || cg->products ? &ran_generated : &ran_views) += 1;
         if (cg->eager_steps)
             count_name(by_eager_kernels, c->op);
     }

@@ -129,7 +129,7 @@ Test(products, sizes_and_threads) { all_sizes(); }
 /* ---- packed forms ----------------------------------------------------------------------------------------------------------------------- */
 Test(packs, are_made_when_contents_stay)
 {
-    kb_packs p = {0};
+    kb_packs p = {.calls = 0};
     cr_expect(!kb_packs_steady(&p, 3), "first seen");
     cr_expect(!kb_packs_steady(&p, 3), "unchanged for one call");
     cr_expect(kb_packs_steady(&p, 3) && kb_packs_steady(&p, 3), "for two, and later");
@@ -141,7 +141,7 @@ static kb_gemm product_with(const float *b) { return (kb_gemm){.m = 1, .n = 20, 
 Test(packs, follow_the_version_and_the_place)
 {
     float b[20 * 7 + 7];
-    kb_packs p = {0};
+    kb_packs p = {.calls = 0};
     for (int i = 0; i < 147; i++)
         b[i] = (float)i;
     kb_gemm g = product_with(b), other = product_with(b + 7);
@@ -157,13 +157,13 @@ Test(packs, follow_the_version_and_the_place)
 Test(packs, stay_within_their_budget)
 {
     float b[140] = {0};
-    kb_packs p = {0};
+    kb_packs p = {.calls = 0};
     kb_gemm g = product_with(b);
     kb_env_set(KB_ENV_KN_PACKED_MB, "0");
     cr_expect_null(kb_packs_get(&(kb_source){&p, 0}, &g));
     kb_packs_free(&p);
     kb_env_set(KB_ENV_KN_PACKED_MB, NULL);
-    p = (kb_packs){0};
+    p = (kb_packs){.calls = 0};
     cr_expect_not_null(kb_packs_get(&(kb_source){&p, 0}, &g));
     kb_packs_free(&p);
 }

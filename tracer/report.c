@@ -199,6 +199,7 @@ static void graph_line(writer *w, const tr_graph *g)
         put_count(w, "ops", (unsigned long long)g->n_ops);
         put_count(w, "kernels", (unsigned long long)s->kernels);
         put_count(w, "eager_steps", (unsigned long long)s->eager_steps);
+        put_count(w, "products", (unsigned long long)s->products);
         put_count(w, "outputs", (unsigned long long)(v ? v->n_outputs : 0));
         put_count(w, "arena_bytes", (unsigned long long)s->arena_bytes);
         put_number(w, "compile_ms", s->compile_ms);
@@ -207,8 +208,8 @@ static void graph_line(writer *w, const tr_graph *g)
         put_text(w, "site", g->end->site);
         return;
     }
-    fprintf(w->f, "  graph %d: %d ops -> %d kernels, %d eager steps, %d values out, arena %lld bytes, %.1f ms; %llu runs; ends at %s %s\n", g->number, g->n_ops,
-            s->kernels, s->eager_steps, v ? v->n_outputs : 0, (long long)s->arena_bytes, s->compile_ms, runs, where, g->end->site ? g->end->site : "");
+    fprintf(w->f, "  graph %d: %d ops -> %d kernels, %d products, %d eager steps, %d values out, arena %lld bytes, %.1f ms; %llu runs; ends at %s %s\n", g->number, g->n_ops,
+            s->kernels, s->products, s->eager_steps, v ? v->n_outputs : 0, (long long)s->arena_bytes, s->compile_ms, runs, where, g->end->site ? g->end->site : "");
 }
 
 /* Microseconds lost at this place of the user's source in all, and how often. */
