@@ -9,7 +9,7 @@ top=$(pwd)
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 git ls-files -z | xargs -0 cp --parents -t "$copy"
-[ -d build/obj ] && cp -r --parents build/obj build/gen build/include build/gen_ops "$copy" 2>/dev/null || true
+[ -d build/obj ] && cp -a --parents build/obj build/gen build/include build/gen_ops "$copy" 2>/dev/null || true
 cd "$copy"
 sed -i '0,/^KB_OP(square, /s//KB_OP(squarehalf, POINTWISE, pointwise, 0, "T x")\n&/' base/ops.def
 sed -i '0,/^KB_BODY_NUM(square,/s//KB_BODY_NUM(squarehalf, V, V, ADD(MUL(X, X), K(0.5)))\n&/' base/bodies.def
