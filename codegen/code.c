@@ -1,6 +1,7 @@
 /* code.c: machine code for a program's kernels, and the cache of it.
  *
- * THE CACHE holds one entry a distinct kernel (lp_equal) for the life of the process; entries count the programs that use them. Outer sizes and strides
+ * THE CACHE holds one entry a distinct kernel (lp_equal); entries count the programs that use them, and of those that none uses the last few hundred stay:
+ * a process that compiles and frees models without end keeps its size. Outer sizes and strides
  * are run-time values of all code, so a graph planned again for other sizes finds its kernels here. Where code for a known inner size is faster
  * (lp_wants_inner), the first size asked for gets it. When another size of the same kernel is asked for, code that takes the inner size at run time
  * is made, and serves that one and every later size; a size that has code of its own keeps it. Hints for large tensors (streaming stores, fetching ahead) are
@@ -24,9 +25,12 @@ struct cg_kernel_entry {
     cg_code *code;
     lp_fn fn;
     int64_t users;
+    uint64_t idle_since;        /* on the clock of kernels that fell out of use */
 };
 
-enum { BUCKETS = 1024 };
+enum { BUCKETS = 1024, MAX_IDLE = 512 };
+static int64_t n_idle;
+static uint64_t idle_clock;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cg_kernel_entry *buckets[BUCKETS];
 
@@ -47,12 +51,19 @@ static cg_kernel_entry *find(const lp_kernel *k, uint64_t form, bool *resized)
     return any_size;
 }
 
+/* Lock held. */
+static void take(cg_kernel_entry *e)
+{
+    if (e->users++ == 0)
+        n_idle--;
+}
+
 static cg_kernel_entry *use(const lp_kernel *k, uint64_t form, bool *resized)
 {
     pthread_mutex_lock(&lock);
     cg_kernel_entry *e = find(k, form, resized);
     if (e)
-        e->users++;
+        take(e);
     pthread_mutex_unlock(&lock);
     return e;
 }
@@ -80,7 +91,7 @@ static cg_kernel_entry *compile(const cg_backend *b, lp_kernel *k, uint64_t form
     pthread_mutex_lock(&lock);
     cg_kernel_entry *other = find(k, form, &resized);
     if (other) {
-        other->users++;
+        take(other);
     } else {
         e->next = buckets[form % BUCKETS];
         buckets[form % BUCKETS] = e;
@@ -91,28 +102,40 @@ static cg_kernel_entry *compile(const cg_backend *b, lp_kernel *k, uint64_t form
     return other ? other : e;
 }
 
+/* Lock held: frees the code that no program has used since `until`. True when some stays. */
+static bool sweep(uint64_t until)
+{
+    bool stays = false;
+    for (int i = 0; i < BUCKETS; i++)
+        for (cg_kernel_entry **at = &buckets[i]; *at;) {
+            cg_kernel_entry *e = *at;
+            if (e->users || e->idle_since > until) {
+                stays = true;
+                at = &e->next;
+                continue;
+            }
+            *at = e->next;
+            n_idle--;
+            drop(e);
+        }
+    return stays;
+}
+
 void cg_kernel_release(cg_kernel_entry *e)
 {
     pthread_mutex_lock(&lock);
-    e->users--;
+    if (--e->users == 0) {
+        e->idle_since = ++idle_clock;
+        if (++n_idle > MAX_IDLE)
+            sweep(idle_clock - MAX_IDLE / 2);
+    }
     pthread_mutex_unlock(&lock);
 }
 
 void cg_shutdown(void)
 {
-    bool in_use = false;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < BUCKETS; i++)
-        for (cg_kernel_entry **at = &buckets[i]; *at;) {
-            cg_kernel_entry *e = *at;
-            if (e->users) {
-                in_use = true;
-                at = &e->next;
-                continue;
-            }
-            *at = e->next;
-            drop(e);
-        }
+    bool in_use = sweep(UINT64_MAX);
     pthread_mutex_unlock(&lock);
     if (!in_use)
         cg_backend_close();
