@@ -32,6 +32,6 @@ void kb_arena_free(kb_arena *a);                /* leaves it empty, ready for us
 
 /* ---- growing array: KB_PUSH(&v.items, &v.n, &v.cap, x) is 1, or 0 when memory is short (then nothing changed) ------------ */
 int kb_grow(void *items_ptr, int64_t n, int64_t *cap, size_t item_size);
-#define KB_PUSH(items, n, cap, x) (kb_grow((items), *(n), (cap), sizeof **(items)) ? ((*(items))[(*(n))++] = (x), 1) : 0)
+#define KB_PUSH(items, n, cap, x) (*(n) < *(cap) || kb_grow((items), *(n), (cap), sizeof **(items)) ? ((*(items))[(*(n))++] = (x), 1) : 0)
 
 #endif

@@ -248,9 +248,10 @@ static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor *
     rt_eager(ctx, c, out);
 }
 
-static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+/* Everything but an op that is as recorded. */
+static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
-    tr_frame *f = frame_of(trace);
+    rt_trace *trace = &f->trace;
     if (__builtin_expect((kb_op_info(c->op)->flags & KB_F_DYNAMIC) != 0, 0)) {
         dynamic_op(trace, ctx, c, out);
         return;
@@ -275,6 +276,14 @@ static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **o
         tr_record_op(f, c, out);
     else
         rt_eager(ctx, c, out);
+}
+
+static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+{
+    tr_frame *f = frame_of(trace);
+    bool plain = f->mode == TR_REPLAY && !ctx->disabled && c->op != OP_custom;  /* ops of dynamic size are never recorded: they match nothing */
+    if (__builtin_expect(!plain || !replay_op(f, ctx, c, out), 0))
+        unusual_op(f, ctx, c, out);
 }
 
 /* ---- side exit --------------------------------------------------------------------------------------------------------------------------- */
