@@ -91,7 +91,13 @@ kn_tensor *rt_handle_new(rt_ctx *ctx)
     t->storage = NULL;
     t->offset = 0;
     t->u.trace = NULL;
-    if (__builtin_expect(rt_handle_own(ctx, t), 1))
+    if (__builtin_expect(ctx->n_scopes > 0 && ctx->n_owned < ctx->cap_owned, 1)) {      /* the usual case of rt_handle_own */
+        t->ctx = ctx;
+        t->owned_at = (uint32_t)ctx->n_owned;
+        ctx->owned[ctx->n_owned++] = (rt_owned){t, (uint32_t)ctx->n_scopes};
+        return t;
+    }
+    if (rt_handle_own(ctx, t))
         return t;
     t->state = RT_DEAD;                         /* nobody would ever release it */
     enqueue(ctx, t);
