@@ -167,8 +167,9 @@ static int16_t pointwise(cg_cells *c, uint32_t node)
     if (!r.body)
         return convert(c, operand(c, node, r.in[0]), register_type(r.out));
     const char *sig = cg_body_signature(r.body);
-    uint8_t math = register_type(m->math);
-    cg_cell cell = {.kind = CELL_BODY, .body = r.body, .math = m->math, .n_in = (int16_t)r.n, .cost = m->cost};
+    kn_dtype type = kb_math_type(m->math);
+    uint8_t math = register_type(type);
+    cg_cell cell = {.kind = CELL_BODY, .body = r.body, .math = type, .n_in = (int16_t)r.n, .cost = m->cost};
     for (int k = 0; k < r.n; k++) {
         uint8_t type = sig[k] == 'B' ? LP_PRED : math;
         cell.in[k] = ir_is(r.in[k]) ? convert(c, operand(c, node, r.in[k]), type) : constant(c, type, r.fallback[k]);
@@ -241,12 +242,13 @@ static int16_t reduction(cg_cells *c, uint32_t node)
 
 static int16_t softmax(cg_cells *c, uint32_t node)
 {
+    const ir_graph *g = c->f->g;
     uint8_t t = (uint8_t)c->f->node[node].math;
     int16_t x = operand_as(c, node, 0, t);
     int16_t d = prim(c, LP_SUB, t, x, row_max(c, x)), e = function(c, "exp", d), s = reduce(c, LP_RED_SUM, e);
-    if (c->f->g->nodes[node].op == OP_log_softmax)
-        return prim(c, LP_SUB, t, d, function(c, "log", s));
-    return prim(c, LP_DIV, t, e, s);
+    bool is_log = g->nodes[node].op == OP_log_softmax;
+    int16_t r = is_log ? prim(c, LP_SUB, t, d, function(c, "log", s)) : prim(c, LP_DIV, t, e, s);
+    return convert(c, r, register_type(g->types[g->nodes[node].type].dtype));
 }
 
 static int16_t layer_norm(cg_cells *c, uint32_t node)
@@ -264,7 +266,7 @@ static int16_t layer_norm(cg_cells *c, uint32_t node)
         v = prim(c, LP_MUL, t, v, operand_as(c, node, 1, t));
     if (n->n_in > 2 && ir_is(ir_in(g, n, 2)))
         v = prim(c, LP_ADD, t, v, operand_as(c, node, 2, t));
-    return v;
+    return convert(c, v, register_type(g->types[n->type].dtype));
 }
 
 static int16_t value_of(cg_cells *c, uint32_t node)
