@@ -9,6 +9,7 @@
  * The maximum there is order-free (LP_RED_MAX_ANY): NaNs reach the result through exp, and + 0 fixes the sign of a zero.
  */
 #include "base/error.h"
+#include "base/userop.h"
 #include "codegen/cells.h"
 #include <string.h>
 
@@ -158,8 +159,38 @@ static int16_t operand_as(cg_cells *c, uint32_t node, int k, uint8_t type)
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------------------------------------------------- */
+/* The scalar body of a user's operator */
+static int16_t formula(cg_cells *c, uint32_t node)
+{
+    const ir_graph *g = c->f->g;
+    const kb_formula *f = kb_userop_get(ir_words(g, &g->nodes[node])[0])->formula;
+    kn_dtype type = kb_math_type(c->f->node[node].math);
+    uint8_t math = register_type(type);
+    int16_t v[KB_FORMULA_NODES];
+    for (int i = 0; i < f->n; i++) {
+        const kb_formula_node *n = &f->v[i];
+        if (n->kind == KB_FX_CONST)
+            v[i] = convert(c, constant(c, KN_F64, n->value), math);
+        else if (n->kind == KB_FX_OPERAND)
+            v[i] = operand_as(c, node, n->operand, math);
+        else if (n->kind != KB_FX_BODY)
+            v[i] = convert(c, v[n->in[0]], n->truth ? LP_PRED : math);
+        if (n->kind != KB_FX_BODY)
+            continue;
+        kn_dtype in = n->bools ? KN_BOOL : type;
+        cg_cell cell = {.kind = CELL_BODY, .body = cg_body_find(n->name, in), .math = in, .type = n->truth ? LP_PRED : math, .n_in = n->n_in,
+                        .cost = cg_body_cost(n->name, in)};
+        for (int k = 0; k < n->n_in; k++)
+            cell.in[k] = v[n->in[k]];
+        v[i] = cg_cell_add(c, cell);
+    }
+    return convert(c, v[f->n - 1], register_type(g->types[g->nodes[node].type].dtype));
+}
+
 static int16_t pointwise(cg_cells *c, uint32_t node)
 {
+    if (c->f->g->nodes[node].op == OP_custom)
+        return formula(c, node);
     const cg_fact *m = &c->f->node[node];
     cg_recipe r;
     if (!cg_recipe_of(c->f->g, node, m->math, &r))

@@ -9,6 +9,7 @@
  */
 #include "base/body.h"
 #include "base/error.h"
+#include "base/userop.h"
 #include "codegen/internal.h"
 #include <stdio.h>
 #include <string.h>
@@ -191,6 +192,25 @@ static bool write_is_clean(const cg_facts *f, const ir_graph *g, uint32_t at)
     return true;
 }
 
+/* A user's operator: generated where it has a scalar body whose rows the loop IR can say. */
+static cg_kind custom_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
+{
+    const kb_userop *u = kb_userop_get(ir_words(g, n)[0]);
+    if (!u || !u->formula)
+        return CG_EAGER;
+    f->cost = 1;
+    for (int i = 0; i < u->formula->n; i++) {
+        const kb_formula_node *v = &u->formula->v[i];
+        if (v->kind != KB_FX_BODY)
+            continue;
+        kn_dtype math = v->bools ? KN_BOOL : kb_math_type(f->math);
+        if (!cg_body_find(v->name, math))
+            return CG_EAGER;
+        f->cost += cg_body_cost(v->name, math);
+    }
+    return f->cost > CG_MAX_COST / 2 ? CG_EAGER : CG_POINT;
+}
+
 static cg_kind kind_of(cg_facts *f, uint32_t at)
 {
     const ir_graph *g = f->g;
@@ -216,6 +236,8 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
             return CG_EAGER;
         return info->cls == KB_REDUCTION ? reduction_kind(g, n, me) : composite_kind(g, n, me);
     }
+    if (n->op == OP_custom)
+        return custom_kind(g, n, me);
     if (info->cls != KB_POINTWISE && info->cls != KB_WRITE && n->op != OP_full)
         return CG_EAGER;
     if (!cg_recipe_of(g, at, me->math, &r) || (info->cls == KB_WRITE && !write_is_clean(f, g, at)))
