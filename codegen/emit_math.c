@@ -267,7 +267,8 @@ typedef uint32_t (*body_fn)(lp_kernel *k, uint8_t t, const uint32_t *o);
 
 struct cg_body { const char *name, *sig; char result; uint16_t types; body_fn emit; };
 #define BIT(d) (1u << (d))
-enum { T_F32 = BIT(KN_F32), T_F64 = BIT(KN_F64), T_FLT = T_F32 | T_F64, T_INT = BIT(KN_I64) | BIT(KN_I32) | BIT(KN_I16) | BIT(KN_I8) | BIT(KN_U8), T_NUM = T_FLT | T_INT, T_BOOL = BIT(KN_BOOL) };
+enum { T_F32 = BIT(KN_F32), T_F64 = BIT(KN_F64), T_FLT = T_F32 | T_F64,
+       T_INT = BIT(KN_I64) | BIT(KN_I32) | BIT(KN_I16) | BIT(KN_I8) | BIT(KN_U8), T_NUM = T_FLT | T_INT, T_BOOL = BIT(KN_BOOL) };
 static const cg_body bodies[] = {
 #define KB_BODY_FLT(name, sig, res, expr) {#name, #sig, (#res)[0], T_FLT, flt_##name},
 #define KB_BODY_F32(name, sig, res, expr) {#name, #sig, (#res)[0], T_F32, f32_##name},
