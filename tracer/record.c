@@ -1,5 +1,6 @@
 /* record.c: a call is written down while it runs eagerly. */
 #include "tracer/record.h"
+#include "base/userop.h"
 #include <string.h>
 
 enum { MAX_EVENTS = 200000 };                   /* of one compiled module */
@@ -83,7 +84,7 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     e->math = (uint8_t)f->ctx->last_math;
     e->writes = writes;
     e->size_mask = tr_size_mask(c->op, c->n_words, c->words);
-    e->checks = (info->flags & KB_F_CHECKS) != 0;
+    e->checks = kb_op_checks(c->op, c->words);
     e->plain = n_out == 1 && c->op != OP_custom && !f->generic;
     e->first_slot = f->n_slots;
     e->first_scalar = f->n_scalars;
