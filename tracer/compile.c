@@ -45,6 +45,19 @@ static _Atomic(int) stance;
 
 void kn_set_stance(kn_stance s) { atomic_store(&stance, (int)s); }
 
+/* The first recording of an entry needs code of its own, like any way not seen before. */
+static bool may_begin(tr_module *m, tr_entry *e, const char *site)
+{
+    if (__builtin_expect(atomic_load_explicit(&e->root->child, memory_order_relaxed) != NULL, 1))
+        return true;
+    pthread_mutex_lock(&m->lock);
+    bool may = tr_may_record(m, site);
+    pthread_mutex_unlock(&m->lock);
+    if (!may)
+        atomic_fetch_add_explicit(&m->fallbacks, 1, memory_order_relaxed);
+    return may;
+}
+
 static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t n, const kn_value *values, const char *site)
 {
     tr_entry *e = tr_entry_find(m, args->n, args->t);
@@ -60,7 +73,7 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
             return kn_value_tensor(t);
     }
     uint64_t epoch = atomic_load_explicit(&rt_module_epoch, memory_order_acquire);
-    tr_frame *f = e ? tr_frame_new(m, e, ctx, args->t, args->n) : NULL;
+    tr_frame *f = e && may_begin(m, e, site) ? tr_frame_new(m, e, ctx, args->t, args->n) : NULL;
     if (!f)
         return rt_call(m->target, n, values, site);
     if (f->mode == TR_REPLAY)
@@ -139,6 +152,7 @@ static void compiled_destroy(void *self)
         for (int i = 0; i < e->n_args; i++)
             kb_layout_release(e->layouts[i]);
     }
+    tr_programs_free(m);
     kb_free(m->graphs);
     kb_free(m->ends);
     kb_arena_free(&m->arena);
