@@ -33,6 +33,51 @@ FORWARD(more_results_than_fit, 4)
     return (kn_tuple)(48, v, KN_SITE);
 }
 
+/* Results and arguments by the hundred: the path is known and compiled like any other. */
+static kn_value hundreds(World *w, kn_tensor *x)
+{
+    kn_value v[400];
+    for (int i = 0; i < 400; i++)
+        v[i] = T(kn_add(x, i + w->call));
+    return (kn_tuple)(400, v, KN_SITE);
+}
+Test(capture, hundreds_of_results_are_never_compiled)
+{
+    kn_stats s = worlds("hundreds", hundreds, 5);
+    cr_assert_eq(s.paths, 1);
+    cr_assert_eq(s.fallbacks, 0);
+    cr_assert_geq(s.compiles, 1);
+    cr_assert_leq(s.recompiles, 1);
+}
+
+typedef struct Many { kn_module base; } Many;
+static kn_tensor *many_forward(Many *self, kn_value all)
+{
+    (void)self;
+    kn_tensor *sum = kn_tuple_get(all, 0).as.tensor;
+    for (size_t i = 1; i < all.count; i++)
+        sum = kn_add(sum, kn_tuple_get(all, i).as.tensor);
+    return sum;
+}
+static const kn_field many_fields[] = {KN_FIELDS_END};
+KN_DEFINE_CLASS(many_class, Many, many_forward, many_fields, tensor, (value));
+Test(capture, hundreds_of_arguments_are_never_compiled)
+{
+    KN_SCOPE;
+    kn_module *m = KN_BASE(kn_new(Many, &many_class)), *fast = kn_compile(m);
+    for (int call = 0; call < 4; call++) {
+        kn_value v[300];
+        for (int i = 0; i < 300; i++)
+            v[i] = T(ramp(2, 2, i + call));
+        kn_value all = (kn_tuple)(300, v, KN_SITE);
+        cr_assert(same_tensor(kn_call(m, all), kn_call(fast, all)), "call %d", call);
+    }
+    cr_assert_eq(kn_compile_stats(fast).compiles, 1);
+    cr_assert_eq(kn_compile_stats(fast).paths, 1);
+    kn_module_free(fast);
+    kn_module_free(m);
+}
+
 FORWARD(no_result_forgets_the_writes, 5)
 {
     kn_add_(w->buf, x);

@@ -1,7 +1,9 @@
 /* test_capture_host.c: programs that break a looser capture of the host (rules 13 and 20 to 25): what C code does between operators, calls within calls,
  * operators of one's own, hooks, threads. */
 #include "tests/support/worlds.h"
+#include "tracer/tr.h"
 #include <pthread.h>
+#include <setjmp.h>
 #include <unistd.h>
 
 /* ---- the host between operators --------------------------------------------------------------------------------------------------------------- */
@@ -227,6 +229,53 @@ Test(capture, five_thousand_operators_on_a_small_stack)
     cr_assert_eq(pthread_create(&thread, &small, on_a_small_stack, NULL), 0);
     pthread_join(thread, NULL);
     pthread_attr_destroy(&small);
+}
+
+/* ---- calls that are left ------------------------------------------------------------------------------------------------------------------------ */
+static jmp_buf outside;
+static bool leaving;
+static kn_value left_in_the_middle(World *w, kn_tensor *x)
+{
+    kn_add_(w->buf, 1.0);
+    kn_tensor *y = kn_mul(w->buf, x);
+    if (w->call % 5 == 4)
+        y = kn_exp(y);
+    if (leaving)
+        longjmp(outside, 1);
+    return T(kn_add(y, w->a));
+}
+
+/* Nobody closes a scope around the call that is left: the calls after it are compiled ones all the same. */
+static __attribute__((noinline)) void leave(World *w, kn_tensor *x)
+{
+    leaving = true;
+    if (!setjmp(outside))
+        kn_call_value(w->me, x);
+    leaving = false;
+}
+Test(capture, call_left_without_a_scope_takes_later_ones_for_its_own)
+{
+    World *w[2] = {world_new(left_in_the_middle), world_new(left_in_the_middle)};
+    kn_module *fast = kn_compile(KN_BASE(w[1]));
+    w[0]->me = KN_BASE(w[0]);
+    w[1]->me = fast;
+    for (int i = 0; i < 24; i++) {
+        kn_value v[2];
+        kn_tensor *x[2] = {ramp(4, 4, i), ramp(4, 4, i)};
+        for (int k = 0; k < 2; k++) {
+            w[k]->call = i;
+            if (i % 3 == 1)
+                leave(w[k], x[k]);
+            v[k] = kn_call_value(w[k]->me, x[k]);
+        }
+        compare("left", i, w, v, x);
+    }
+    tr_module *m = tr_module_of(fast);
+    cr_assert_geq(atomic_load(&m->replays), 20, "%llu of 32 calls replayed", (unsigned long long)atomic_load(&m->replays));
+    cr_assert_eq(atomic_load(&m->active), 0, "a call that was left is still going on");
+    kn_module_free(fast);
+    kn_module_free(KN_BASE(w[0]));
+    kn_module_free(KN_BASE(w[1]));
 }
 
 /* ---- operators of one's own ---------------------------------------------------------------------------------------------------------------------- */

@@ -275,3 +275,58 @@ Test(paths, number_that_must_be_fixed_is_not_told)
     cr_assert(strstr(line, "'pad' fixes its argument 'pad'"), "%s", line);
     finish(w, fast);
 }
+
+/* ---- memory that is short while a graph is compiled --------------------------------------------------------------------------------------------- */
+static int64_t allocations_left = INT64_MAX;
+static bool counting;
+static void *failing_alloc(void *user, void *old, size_t size, size_t align)
+{
+    (void)user;
+    if (size && counting && allocations_left-- == 0)
+        return NULL;
+    if (!size)
+        return free(old), NULL;
+    if (old)
+        return realloc(old, size);
+    void *p;
+    return posix_memalign(&p, align < 16 ? 16 : align, size) == 0 ? p : NULL;
+}
+
+static kn_tensor *then_memory_is_short(Way *w, kn_tensor *x)
+{
+    x = kn_exp(kn_add(kn_matmul(x, w->a), w->a));
+    counting = w->bits != 0;
+    return x;
+}
+
+/* Each of the allocations after forward fails once, on the first call. */
+Test(paths, graph_stays_slow_for_ever_once_memory_was_short)
+{
+    cr_assert_eq(kn_alloc_hook(failing_alloc, NULL), KN_OK);
+    KN_SCOPE;
+    Way *w = way_new(then_memory_is_short);
+    kn_tensor *x = ramp(4, 3);
+    int short_ones = 0;
+    check(w, KN_BASE(w), x);
+    for (int k = 0; k < 80; k++) {
+        KN_SCOPE;
+        kn_module *fast = kn_compile(KN_BASE(w));
+        w->bits = 1;
+        allocations_left = k;
+        kn_tensor *c = kn_call(fast, x);
+        counting = false;
+        w->bits = 0;
+        cr_assert(same(kn_call(KN_BASE(w), x), c));
+        static char text[1 << 16];
+        report_of(fast, text, sizeof text);
+        if (strstr(text, "COMPILE_MEMORY")) {
+            short_ones++;
+            for (int i = 0; i < 80; i++)
+                check(w, fast, x);
+            cr_assert_eq(kn_compile_stats(fast).compiles, 1, "allocation %d: never compiled again", k);
+        }
+        kn_module_free(fast);
+    }
+    cr_assert_gt(short_ones, 5, "%d", short_ones);
+    kn_module_free(KN_BASE(w));
+}

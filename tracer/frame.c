@@ -525,7 +525,7 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
         tr_frame_free(f);
         return NULL;
     }
-    f->trace = (rt_trace){&tr_frame_ops, ctx->trace, (uint32_t)ctx->n_scopes};
+    f->trace = (rt_trace){&tr_frame_ops, ctx->trace, (uint32_t)ctx->n_scopes, NULL};
     f->entry = e;
     f->serial = atomic_fetch_add_explicit(&next_serial, 1, memory_order_relaxed);
     f->ctx = ctx;
