@@ -306,14 +306,19 @@ tr_job *tr_job_new(tr_frame *f, tr_graph *g)
     return NULL;
 }
 
-/* The long part: no lock is held. */
+/* The long part: no lock is held. The code generator is opened when a kernel has to be compiled; when that turns out to be impossible, all steps are
+ * eager. */
 void tr_job_compile(tr_job *j)
 {
-    cg_options o = {.name = "graph", .no_backend = cg_backend_get() == NULL};
-    if (o.no_backend)
+    cg_options o = {.name = "graph", .no_backend = cg_backend_missing()};
+    if (!o.no_backend)
+        j->variant->program = cg_compile(j->ir, &o);
+    if (!j->variant->program && cg_backend_missing()) {
+        cg_backend_get();                       /* says why */
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
-    j->no_backend = o.no_backend;
-    j->variant->program = cg_compile(j->ir, &o);
+        o.no_backend = j->no_backend = true;
+        j->variant->program = cg_compile(j->ir, &o);
+    }
     if (!j->variant->program)
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
 }
