@@ -338,6 +338,10 @@ tr_variant *tr_job_finish(tr_job *j)
     } else {
         g->stats = cg_program_stats(v->program);
         uint64_t us = (tr_now() - j->begin) / 1000;
+        m->kernels_compiled += (uint64_t)g->stats.kernels_compiled;
+        m->cache_hits += (uint64_t)g->stats.cache_hits;
+        m->cache_misses += (uint64_t)g->stats.cache_misses;
+        m->cache_bytes += (uint64_t)g->stats.cache_bytes;
         if (j->generic && !g->stats.kernels_compiled) {
             m->plans++;
             m->plan_us += us;
