@@ -6,6 +6,7 @@
 #ifndef CG_INTERNAL_H
 #define CG_INTERNAL_H
 #include "base/kernel.h"
+#include "base/text.h"
 #include "codegen/cg.h"
 #include "codegen/emit_math.h"
 
@@ -197,6 +198,13 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
 void cg_program_fini_steps(cg_program *p);
 
 /* code.c: every kernel step gets its code, from the cache of equal kernels or from the backend. Takes kernels out of lowered. */
+/* backend.c: builds, as the object cache knows them. */
+bool cg_backend_build(char *id, size_t size);       /* of the code generator that would be opened, or is, without loading it; false: none has one */
+bool cg_backend_stamp(char *stamp, size_t size);    /* of the library behind the open one; false: it isn't what cg_backend_build names */
+bool cg_file_stamp(const char *path, char *stamp, size_t size);    /* "path\nsize seconds nanoseconds\n" */
+/* cache_key.c: the parts of a key. False: there can be no cache. */
+bool cg_cache_identity(kb_text *t);
+void cg_cache_put_kernel(kb_text *t, const lp_kernel *k);
 kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir);
 void cg_kernel_release(cg_kernel_entry *e);
 bool cg_checking(void);         /* debug builds, KN_CHECK: graphs and kernels are verified on their way */

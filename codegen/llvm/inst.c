@@ -108,7 +108,7 @@ static LLVMValueRef helper(ll_emit *e, const char *symbol, LLVMValueRef *x, int 
 
 static LLVMValueRef library(ll_emit *e, const char *function, int type, LLVMValueRef *x, int n, const ll_active *a)
 {
-    const char *symbol = ll_helper_for(function, n, type);
+    const char *symbol = ll_host->helper(function, n, type);
     if (!symbol) {
         ll_refuse(e, "generated code can't call the C library's %s", function);
         return x[0];
