@@ -12,7 +12,8 @@
 
 enum {
     MOST_TAPS = 256,            /* one block of k */
-    BAND = 24576,               /* floats of scratch for the input */
+    MOST_STRIDE = 8,
+    BAND = 6144,                /* floats of scratch for the input: with the results they stay in L1 */
     WIDE = 40,                  /* columns from which on rows are computed one by one */
     SLACK = 160                 /* floats that kernels may read past the end */
 };
@@ -25,19 +26,27 @@ typedef struct job {
     const kk_conv_kernels *kernels;
     int64_t taps, band, height, pitch;          /* band: output rows at once; a phase's scratch: height x pitch */
     int64_t offset[MOST_TAPS];
+    int64_t first[MOST_STRIDE], last[MOST_STRIDE];  /* by column phase: what is inside the image */
     atomic_bool failed;
 } job;
 
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t up_div(int64_t a, int64_t b) { return a <= 0 ? 0 : (a + b - 1) / b; }
+static int64_t up_div(int64_t a, int64_t b) { return a <= 0 ? 0 : b == 1 ? a : b == 2 ? (a + 1) >> 1 : (a + b - 1) / b; }
 
 static int64_t reach(const kb_conv *c, int d) { return (c->kernel[d] - 1) * c->dilation[d] / c->stride[d] + 1; }
 
 bool kk_conv_is_depthwise(const kb_conv *c)
 {
     int64_t phases = c->stride[0] * c->stride[1], row = (c->out[1] - 1 + reach(c, 1)) * phases;
-    return c->cin == 1 && !c->transposed && c->groups > 1 && kk_conv_taps(c) <= MOST_TAPS && row * reach(c, 0) <= BAND;
+    return c->cin == 1 && !c->transposed && c->stride[0] <= MOST_STRIDE && c->stride[1] <= MOST_STRIDE && c->groups > 1 && kk_conv_taps(c) <= MOST_TAPS && row * reach(c, 0) <= 4 * BAND;
+}
+
+/* What of n phase elements, the first of which stands at `shift`, lies inside a size: [*first, *last). */
+static void inside(int64_t shift, int64_t step, int64_t size, int64_t n, int64_t *first, int64_t *last)
+{
+    *first = min(up_div(-shift, step), n);
+    *last = max(*first, min(up_div(size - shift, step), n));
 }
 
 static void set_sizes(job *j)
@@ -47,43 +56,30 @@ static void set_sizes(job *j)
     j->pitch = c->out[1] - 1 + reach(c, 1);
     j->band = max(1, min(c->out[0], BAND / (j->pitch * sh * sw) - reach(c, 0)));
     j->height = j->band - 1 + reach(c, 0);
+    for (int64_t q = 0; q < sw; q++)
+        inside(q - c->padding[1], sw, c->in[1], j->pitch, &j->first[q], &j->last[q]);
     for (int64_t t = 0; t < j->taps; t++) {
         int64_t y = t / c->kernel[1] * c->dilation[0], x = t % c->kernel[1] * c->dilation[1];
         j->offset[t] = ((y % sh * sw + x % sw) * j->height + y / sh) * j->pitch + x / sw;
     }
 }
 
-/* Column phase `phase` of one input row, padding included. */
-static void take_row(const job *j, float *to, const float *row, int64_t phase)
-{
-    const kb_conv *c = j->c;
-    int64_t step = c->stride[1], shift = phase - c->padding[1];
-    int64_t first = min(up_div(-shift, step), j->pitch), last = max(first, min(up_div(c->in[1] - shift, step), j->pitch));
-    for (int64_t i = 0; i < first; i++)
-        to[i] = 0;
-    if (step == 1)
-        j->kernels->copy(to + first, row + first + shift, last - first);
-    else
-        j->kernels->thin(to + first, row + first * step + shift, step, last - first);
-    for (int64_t i = last; i < j->pitch; i++)
-        to[i] = 0;
-}
-
 static void take_band(const job *j, float *to, const float *plane, int64_t y0, int64_t rows)
 {
     const kb_conv *c = j->c;
-    int64_t sh = c->stride[0], sw = c->stride[1];
-    for (int64_t p = 0; p < sh; p++)
-        for (int64_t i = 0; i < rows - 1 + reach(c, 0); i++) {
-            int64_t row = (y0 + i) * sh + p - c->padding[0];
-            for (int64_t q = 0; q < sw; q++) {
-                float *at = to + ((p * sw + q) * j->height + i) * j->pitch;
-                if (row < 0 || row >= c->in[0])
-                    memset(at, 0, (size_t)j->pitch * sizeof *at);
-                else
-                    take_row(j, at, plane + row * c->in[1], q);
-            }
+    int64_t sh = c->stride[0], sw = c->stride[1], height = rows - 1 + reach(c, 0), bottom;
+    for (int64_t p = 0; p < sh; p++) {
+        kk_take t = {.pitch = j->pitch, .distance = sh * c->in[1], .step = sw};
+        int64_t y = y0 * sh + p - c->padding[0];
+        inside(y, sh, c->in[0], height, &t.top, &bottom);
+        t.rows = bottom - t.top;
+        t.bottom = height - bottom;
+        for (int64_t q = 0; q < sw; q++) {
+            t.first = j->first[q];
+            t.last = j->last[q];
+            j->kernels->take_rows(&t, to + (p * sw + q) * j->height * j->pitch, plane + (y + t.top * sh) * c->in[1] + q - c->padding[1]);
         }
+    }
 }
 
 static void run_plane(const job *j, int64_t item, float *scratch, float *flat, int worker)
@@ -104,8 +100,7 @@ static void run_plane(const job *j, int64_t item, float *scratch, float *flat, i
                     j->kernels->depthwise(&d, scratch + i * j->pitch, y + i * width, n);
             } else {
                 j->kernels->depthwise(&d, scratch, flat, (rows - 1) * j->pitch + width);
-                for (int64_t i = 0; i < rows; i++)
-                    j->kernels->copy(y + i * width, flat + i * j->pitch, width);
+                j->kernels->tight_rows(y, flat, j->pitch, rows, width);
             }
             if (c->finish && !c->whole_rows)
                 c->finish(c->arg, row, row + 1, y0 * width, (y0 + rows) * width, worker);

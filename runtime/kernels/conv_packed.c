@@ -18,7 +18,8 @@
 enum {
     BLOCK = KB_GEMM_BLOCK,
     PANEL = KB_GEMM_PANEL,
-    PLACES = 128,               /* of a block of taps, straight: 128 KiB */
+    PLACES = 128,               /* of a block of results, straight */
+    PAIR = 32,                  /* of them whose taps are gathered at once: 32 KiB, for L1 */
     ROWS = 84,                  /* places of a block, turned: a multiple of every tile height */
     COLS = 512,                 /* channels of a block, turned */
     MOST_DIMS = 2
@@ -82,48 +83,68 @@ static void add_run(kk_lanes *l, int64_t offset, int first, int last)
         l->run[l->n++] = (kk_run){offset, first, last};
 }
 
-/* Columns [col, col + n) of an output row, from `lane` on. Of a transposed convolution inputs are met once in `stride` columns: runs of one. */
-static void row_lanes(const job *j, int64_t row, int64_t kw, int64_t col, int lane, int n, kk_lanes *l)
-{
-    const kb_conv *c = j->c;
-    if (c->transposed) {
-        for (int i = 0; i < n; i++) {
-            int64_t at = kk_conv_place(c, 1, kw, col + i);
-            if (at >= 0)
-                add_run(l, row * c->in[1] + at - (lane + i) * l->step, lane + i, lane + i + 1);
-        }
-        return;
-    }
-    int64_t from = max(col, j->spans[2 * kw]), to = min(col + n, j->spans[2 * kw + 1]);
-    if (from < to)
-        add_run(l, row * c->in[1] + (col - lane) * l->step + kw * c->dilation[1] - c->padding[1], lane + (int)(from - col), lane + (int)(to - col));
-}
+/* Up to 16 places as pieces of output rows. */
+typedef struct segment { int64_t y, x; int lane, n; } segment;
+typedef struct spots { int n; segment at[PANEL]; } spots;
 
-static void lanes_of(const job *j, int64_t tap, int64_t place, int n, kk_lanes *l)
+static void spots_of(const job *j, int64_t place, int n, spots *s)
 {
-    const kb_conv *c = j->c;
-    int64_t kh = tap / c->kernel[1], kw = tap % c->kernel[1], width = c->out[1], y = place / width, x = place % width;
-    l->n = 0;
-    l->step = c->transposed ? 1 : c->stride[1];
+    int64_t width = j->c->out[1], y = place / width, x = place % width;
+    s->n = 0;
     for (int lane = 0; lane < n; y++, x = 0) {
         int m = (int)min(n - lane, width - x);
-        int64_t row = j->rows[kh * c->out[0] + y];
-        if (row >= 0)
-            row_lanes(j, row, kw, x, lane, m, l);
+        s->at[s->n++] = (segment){y, x, lane, m};
         lane += m;
+    }
+}
+
+/* Of a transposed convolution inputs are met once in `stride` columns: runs of one. */
+static void scattered(const job *j, int64_t row, int64_t kw, const segment *s, kk_lanes *l)
+{
+    const kb_conv *c = j->c;
+    for (int i = 0; i < s->n; i++) {
+        int64_t at = kk_conv_place(c, 1, kw, s->x + i);
+        if (at >= 0)
+            add_run(l, row * c->in[1] + at - (s->lane + i) * l->step, s->lane + i, s->lane + i + 1);
+    }
+}
+
+static void lanes_of(const job *j, int64_t kh, int64_t kw, const spots *spots, kk_lanes *l)
+{
+    const kb_conv *c = j->c;
+    const int64_t *rows = j->rows + kh * c->out[0], first = j->spans[2 * kw], last = j->spans[2 * kw + 1], shift = kw * c->dilation[1] - c->padding[1];
+    l->n = 0;
+    l->step = c->transposed ? 1 : c->stride[1];
+    for (int i = 0; i < spots->n; i++) {
+        const segment *s = &spots->at[i];
+        int64_t row = rows[s->y], from = max(s->x, first), to = min(s->x + s->n, last);
+        if (row < 0)
+            continue;
+        if (c->transposed)
+            scattered(j, row, kw, s, l);
+        else if (from < to)
+            add_run(l, row * c->in[1] + (s->x - s->lane) * l->step + shift, s->lane + (int)(from - s->x), s->lane + (int)(to - s->x));
     }
 }
 
 /* n <= 16 places over k steps from `at` on, as [k][step]; may write 15 floats beyond the end. x: the group's first channel. */
 static void gather(const job *j, float *dst, int64_t step, const float *x, int64_t place, int n, int64_t at, int64_t k)
 {
+    const kb_conv *c = j->c;
+    int64_t tap = at / c->cin, channel = at % c->cin, kh = tap / c->kernel[1], kw = tap % c->kernel[1];
+    spots s;
     kk_lanes l;
-    for (int64_t end = at + k; at < end;) {
-        int64_t tap = at / j->c->cin, channel = at % j->c->cin, m = min(j->c->cin - channel, end - at);
-        lanes_of(j, tap, place, n, &l);
+    spots_of(j, place, n, &s);
+    for (int64_t left = k; left > 0; channel = 0) {
+        int64_t m = min(c->cin - channel, left);
+        lanes_of(j, kh, kw, &s, &l);
         j->kernels->pack_places(dst, step, x + channel * j->plane, j->plane, m, &l);
         dst += m * step;
-        at += m;
+        left -= m;
+        if (++kw == c->kernel[1]) {
+            kw = 0;
+            kh++;
+        }
     }
 }
 
@@ -208,15 +229,6 @@ static void finish(const job *j, const piece *p, int64_t o0, int64_t o1, int64_t
         j->c->finish(j->c->arg, p->row + o0, p->row + o1, p0, p1, p->worker);
 }
 
-static void add_bias(const job *j, const piece *p, int64_t p0, int64_t p1)
-{
-    for (int64_t o = p->o0; o < p->o1; o++) {
-        float *y = p->y + o * j->places, b = p->bias[o];
-        for (int64_t i = p0; i < p1; i++)
-            y[i] += b;
-    }
-}
-
 /* All tiles of the piece's channels over panels of `n` places and one block of k. */
 static void run_tiles(const job *j, const piece *p, const float *taps, int64_t panel, int64_t b_k, bool exact, int64_t place, int64_t n, int64_t at, int64_t k)
 {
@@ -235,6 +247,7 @@ static void run_tiles(const job *j, const piece *p, const float *taps, int64_t p
                 continue;
             t.a = p->weights + at * j->c->cout + o * k;
             t.c = p->y + o * j->places + place + i;
+            t.row_bias = p->bias && at + k == j->k ? p->bias + o : NULL;
             j->tiles->tile_packed(&t);
         }
     }
@@ -249,7 +262,7 @@ static bool in_place(const job *j)
 
 static bool run_straight(const job *j, const piece *p)
 {
-    size_t bytes = (size_t)(BLOCK * PLACES + PANEL) * sizeof(float);
+    size_t bytes = (size_t)(BLOCK * PAIR) * sizeof(float);
     bool direct = in_place(j);
     float *taps = direct ? NULL : kb_data_alloc(bytes);
     if (!direct && !taps)
@@ -262,12 +275,13 @@ static bool run_straight(const job *j, const piece *p)
                 run_tiles(j, p, p->x + at * j->plane + place, PANEL, j->plane, true, place, n, at, k);
                 continue;
             }
-            for (int64_t i = 0; i < n; i += PANEL)
-                gather(j, taps + i * k, PANEL, p->x, place + i, (int)min(PANEL, n - i), at, k);
-            run_tiles(j, p, taps, k * PANEL, PANEL, false, place, n, at, k);
+            for (int64_t i = 0; i < n; i += PAIR) {
+                int64_t m = min(PAIR, n - i);
+                for (int64_t q = 0; q < m; q += PANEL)
+                    gather(j, taps + q * k, PANEL, p->x, place + i + q, (int)min(PANEL, m - q), at, k);
+                run_tiles(j, p, taps, k * PANEL, PANEL, false, place + i, m, at, k);
+            }
         }
-        if (p->bias)
-            add_bias(j, p, place, place + n);
         if (!j->c->whole_rows)
             finish(j, p, p->o0, p->o1, place, place + n);
     }

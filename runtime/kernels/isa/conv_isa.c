@@ -2,6 +2,7 @@
  * instruction set. A depthwise output is one FMA chain from zero over the taps in order, as gemm.h has it for k <= 256.
  */
 #include "runtime/kernels/conv_kernels.h"
+#include <stdbool.h>
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
@@ -191,22 +192,89 @@ static void depthwise(const kk_depthwise *d, const float *src, float *x, int64_t
 #undef CASE
 }
 
-static void copy(float *dst, const float *src, int64_t n)
+/* W elements that are `step` (1 or 2) apart, of which some lanes are wanted: masks hoisted out of the loop over rows. */
+typedef struct some { lanes low, high; } some;
+INLINE some some_of(int step, int64_t first, int64_t last)
 {
-    for (; n >= W; n -= W, dst += W, src += W)
-        store(dst, load(src));
-    if (n > 0)
-        store_some(dst, load_some(src, lanes_in(0, n)), lanes_in(0, n));
+    if (step == 1)
+        return (some){lanes_in(first, last), lanes_in(0, 0)};
+    last = last > W ? W : last;
+    return (some){lanes_in(2 * first, 2 * last - 1), lanes_in(2 * first - W, 2 * last - 1 - W)};
+}
+INLINE vec load_step(const float *p, int step, some s)
+{
+    if (step == 1)
+        return load_some(p, s.low);
+    vec lo = load_some(p, s.low), hi = load_some(p + W, s.high);
+#if defined(__AVX512F__)
+    return _mm512_permutex2var_ps(lo, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), hi);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(lo, hi, 0x88)), 0xd8));
+#else
+    return (vec){lo[0], lo[2], hi[0], hi[2]};
+#endif
 }
 
-static void thin(float *restrict dst, const float *restrict src, int64_t step, int64_t n)
+/* From the last column of vectors to the first: what a row writes past its end is put right when the next one's beginning comes. */
+INLINE void take_narrow(const kk_take *t, float *to, const float *from, int step)
 {
-    if (step == 2)
-        for (int64_t i = 0; i < n; i++)
-            dst[i] = src[2 * i];
+    const int64_t pitch = t->pitch, distance = t->distance, rows = t->rows;
+    for (int64_t i = (pitch - 1) / W * W; i >= 0; i -= W) {
+        some s = some_of(step, t->first - i, t->last - i);
+        float *d = to + i;
+        const float *p = from + step * i;
+        for (int64_t r = 0; r < rows; r++, d += pitch, p += distance)
+            store(d, load_step(p, step, s));
+    }
+}
+
+/* Row after row; what lies inside needs no mask. */
+INLINE void take_wide(const kk_take *t, float *to, const float *from, int step)
+{
+    const int64_t pitch = t->pitch;
+    some s = some_of(step, t->first, t->last), all = some_of(step, 0, W);
+    for (int64_t r = 0; r < t->rows; r++, to += pitch, from += t->distance) {
+        int64_t i = W;
+        store(to, load_step(from, step, s));
+        for (; i >= t->first && i + W <= t->last; i += W)
+            store(to + i, step == 1 ? load(from + i) : load_step(from + step * i, step, all));
+        for (; i < pitch; i += W)
+            store(to + i, load_step(from + step * i, step, some_of(step, t->first - i, t->last - i)));
+    }
+}
+
+INLINE void clear(float *to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W)
+        store(to + i, zero());
+}
+
+static void take_rows(const kk_take *t, float *to, const float *from)
+{
+    clear(to, t->top * t->pitch);
+    to += t->top * t->pitch;
+    bool narrow = t->pitch <= 3 * W;
+    if (t->step == 1)
+        narrow ? take_narrow(t, to, from, 1) : take_wide(t, to, from, 1);
+    else if (t->step == 2)
+        narrow ? take_narrow(t, to, from, 2) : take_wide(t, to, from, 2);
     else
-        for (int64_t i = 0; i < n; i++)
-            dst[i] = src[i * step];
+        for (int64_t r = 0; r < t->rows; r++)
+            for (int64_t i = 0; i < t->pitch; i++)
+                to[r * t->pitch + i] = i >= t->first && i < t->last ? from[r * t->distance + i * t->step] : 0;
+    clear(to + t->rows * t->pitch, t->bottom * t->pitch);
+}
+
+static void tight_rows(float *to, const float *from, int64_t pitch, int64_t rows, int64_t width)
+{
+    lanes l = lanes_in(0, width % W);
+    int64_t whole = width / W * W;
+    for (int64_t r = 0; r < rows; r++, to += width, from += pitch) {
+        for (int64_t i = 0; i < whole; i += W)
+            store(to + i, load(from + i));
+        if (whole < width)
+            store_some(to + whole, load_some(from + whole, l), l);
+    }
 }
 
 /* Squares of 4 in registers. */
@@ -238,7 +306,7 @@ static void transpose(float *dst, int64_t to, const float *src, int64_t from, in
 }
 
 static const kk_conv_kernels kernels = {
-    .pack_places = pack_places, .depthwise = depthwise, .copy = copy, .thin = thin, .transpose = transpose,
+    .pack_places = pack_places, .depthwise = depthwise, .take_rows = take_rows, .tight_rows = tight_rows, .transpose = transpose,
 };
 
 const kk_conv_kernels *KB_ISA(kk_conv_kernels_of)(void) { return &kernels; }
