@@ -13,6 +13,7 @@
 enum {
     MOST_TAPS = 256,            /* one block of k */
     MOST_STRIDE = 8,
+    TOGETHER = 8,               /* small planes */
     BAND = 6144,                /* floats of scratch for the input: with the results they stay in L1 */
     WIDE = 40,                  /* columns from which on rows are computed one by one */
     SLACK = 160                 /* floats that kernels may read past the end */
@@ -25,6 +26,7 @@ typedef struct job {
     const kb_conv *c;
     const kk_conv_kernels *kernels;
     int64_t taps, band, height, pitch;          /* band: output rows at once; a phase's scratch: height x pitch */
+    int64_t input, floats;                      /* of scratch: before the results, and with them */
     int64_t offset[MOST_TAPS];
     int64_t first[MOST_STRIDE], last[MOST_STRIDE];  /* by column phase: what is inside the image */
     atomic_bool failed;
@@ -56,6 +58,8 @@ static void set_sizes(job *j)
     j->pitch = c->out[1] - 1 + reach(c, 1);
     j->band = max(1, min(c->out[0], BAND / (j->pitch * sh * sw) - reach(c, 0)));
     j->height = j->band - 1 + reach(c, 0);
+    j->input = j->height * j->pitch * sh * sw + SLACK;
+    j->floats = j->input + j->band * j->pitch + SLACK;
     for (int64_t q = 0; q < sw; q++)
         inside(q - c->padding[1], sw, c->in[1], j->pitch, &j->first[q], &j->last[q]);
     for (int64_t t = 0; t < j->taps; t++) {
@@ -82,30 +86,57 @@ static void take_band(const job *j, float *to, const float *plane, int64_t y0, i
     }
 }
 
+/* Output rows [y0, y0 + rows) of plane `row` of y. Narrow ones stay in `flat`. */
+static bool is_flat(const job *j) { return j->c->out[1] < WIDE && j->pitch != j->c->out[1]; }
+
+static void compute(const job *j, int64_t row, const float *scratch, float *flat, int64_t y0, int64_t rows)
+{
+    const kb_conv *c = j->c;
+    int64_t o = row % (c->groups * c->cout), width = c->out[1];
+    kk_depthwise d = {c->w + o * j->taps, j->offset, (int)j->taps, c->bias ? c->bias + o : NULL};
+    float *y = c->y + row * kk_conv_places(c) + y0 * width;
+    if (is_flat(j))
+        j->kernels->depthwise(&d, scratch, flat, (rows - 1) * j->pitch + width);
+    else if (j->pitch == width)
+        j->kernels->depthwise(&d, scratch, y, rows * width);
+    else
+        for (int64_t i = 0; i < rows; i++)
+            j->kernels->depthwise(&d, scratch + i * j->pitch, y + i * width, width);
+}
+
+static void deliver(const job *j, int64_t row, const float *flat, int64_t y0, int64_t rows, int worker)
+{
+    const kb_conv *c = j->c;
+    int64_t width = c->out[1];
+    if (is_flat(j))
+        j->kernels->tight_rows(c->y + row * kk_conv_places(c) + y0 * width, flat, j->pitch, rows, width);
+    if (c->finish && !c->whole_rows)
+        c->finish(c->arg, row, row + 1, y0 * width, (y0 + rows) * width, worker);
+}
+
 static void run_plane(const job *j, int64_t item, float *scratch, float *flat, int worker)
 {
     const kb_conv *c = j->c;
-    int64_t group = item % c->groups, width = c->out[1], places = kk_conv_places(c);
-    const float *plane = c->x + item * c->in[0] * c->in[1];
     for (int64_t y0 = 0; y0 < c->out[0]; y0 += j->band) {
         int64_t rows = min(j->band, c->out[0] - y0);
-        take_band(j, scratch, plane, y0, rows);
-        for (int64_t o = group * c->cout; o < (group + 1) * c->cout; o++) {
-            kk_depthwise d = {c->w + o * j->taps, j->offset, (int)j->taps, c->bias ? c->bias + o : NULL};
-            int64_t row = item / c->groups * c->groups * c->cout + o;
-            float *y = c->y + row * places + y0 * width;
-            if (width >= WIDE || j->pitch == width) {
-                int64_t lines = j->pitch == width ? 1 : rows, n = j->pitch == width ? rows * width : width;
-                for (int64_t i = 0; i < lines; i++)
-                    j->kernels->depthwise(&d, scratch + i * j->pitch, y + i * width, n);
-            } else {
-                j->kernels->depthwise(&d, scratch, flat, (rows - 1) * j->pitch + width);
-                j->kernels->tight_rows(y, flat, j->pitch, rows, width);
-            }
-            if (c->finish && !c->whole_rows)
-                c->finish(c->arg, row, row + 1, y0 * width, (y0 + rows) * width, worker);
+        take_band(j, scratch, c->x + item * c->in[0] * c->in[1], y0, rows);
+        for (int64_t row = item * c->cout; row < (item + 1) * c->cout; row++) {
+            compute(j, row, scratch, flat, y0, rows);
+            deliver(j, row, flat, y0, rows, worker);
         }
     }
+}
+
+/* Small planes, several at once: loads that follow the stores which they read from closely wait for them to reach the cache. */
+static void run_planes(const job *j, int64_t item, int64_t n, float *scratch, int worker)
+{
+    const kb_conv *c = j->c;
+    for (int64_t i = 0; i < n; i++)
+        take_band(j, scratch + i * j->floats, c->x + (item + i) * c->in[0] * c->in[1], 0, c->out[0]);
+    for (int64_t i = 0; i < n; i++)
+        compute(j, item + i, scratch + i * j->floats, scratch + i * j->floats + j->input, 0, c->out[0]);
+    for (int64_t i = 0; i < n; i++)
+        deliver(j, item + i, scratch + i * j->floats + j->input, 0, c->out[0], worker);
 }
 
 /* Items: planes of x. */
@@ -113,19 +144,21 @@ static void run_range(void *arg, int64_t begin, int64_t end, int worker)
 {
     job *j = arg;
     const kb_conv *c = j->c;
-    int64_t input = j->height * j->pitch * c->stride[0] * c->stride[1] + SLACK;
-    size_t bytes = (size_t)(input + j->band * j->pitch + SLACK) * sizeof(float);
+    int64_t together = j->band == c->out[0] && c->cout == 1 ? max(1, min(TOGETHER, BAND / j->input)) : 1;
+    size_t bytes = (size_t)(together * j->floats) * sizeof(float);
     float *scratch = kb_data_alloc(bytes);
     if (!scratch) {
         atomic_store_explicit(&j->failed, true, memory_order_relaxed);
         return;
     }
-    memset(scratch + input - SLACK, 0, SLACK * sizeof *scratch);
-    for (int64_t i = begin; i < end; i++)
-        run_plane(j, i, scratch, scratch + input, worker);
-    int64_t batch = begin / c->groups * c->groups * c->cout + begin % c->groups * c->cout;
+    memset(scratch, 0, bytes);
+    for (int64_t i = begin; i < end; i += together)
+        if (together > 1)
+            run_planes(j, i, min(together, end - i), scratch, worker);
+        else
+            run_plane(j, i, scratch, scratch + j->input, worker);
     if (c->finish && c->whole_rows)
-        c->finish(c->arg, batch, batch + (end - begin) * c->cout, 0, kk_conv_places(c), worker);
+        c->finish(c->arg, begin * c->cout, end * c->cout, 0, kk_conv_places(c), worker);
     kb_data_free(scratch, bytes);
 }
 
