@@ -94,9 +94,33 @@ static void finish_rows(void *arg, int64_t row0, int64_t row1, int64_t i0, int64
 
 static void *at(char *const *bases, cg_place p) { return bases[p.slot] + p.offset; }
 
+static kn_status run_convolution(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    const cg_product *q = st->product;
+    kb_conv c = q->conv;
+    void *ptrs[CG_MAX_BUFFERS];
+    int64_t own[32];
+    piece w;
+    c.x = at(bases, q->a);
+    c.w = at(bases, q->b);
+    c.y = at(bases, q->c);
+    c.bias = q->bias.slot == CG_SLOT_NULL ? NULL : at(bases, q->bias);
+    c.weights = q->source >= 0 && r->sources && r->sources[q->source].packs ? &r->sources[q->source] : NULL;
+    c.most = r->threads;
+    if (st->k) {
+        w = open_piece(p, st, bases, r->scalars, ptrs, own);
+        c.finish = finish_rows;
+        c.arg = &w;
+        c.whole_rows = q->whole_rows;
+    }
+    return kb_conv_f32(&c) ? KN_OK : kb_error_status();
+}
+
 static kn_status run_product(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
 {
     const cg_product *q = st->product;
+    if (q->is_conv)
+        return run_convolution(p, st, bases, r);
     kb_gemm g = q->gemm;
     void *ptrs[CG_MAX_BUFFERS];
     int64_t own[32];

@@ -127,7 +127,7 @@ static bool few_rounds(const cg_facts *f, const set *s)
     for (int i = 0; i < s->n; i++) {
         const ir_node *n = &f->g->nodes[s->nodes[i]];
         bool one = n->op == OP_sum || n->op == OP_prod || n->op == OP_amax || n->op == OP_amin || n->op == OP_all || n->op == OP_any || n->op == OP_mean;
-        int own = !f->node[s->nodes[i]].inner ? 0 : one ? 1 : 2, before = 0;
+        int own = !f->node[s->nodes[i]].inner || f->node[s->nodes[i]].kind == CG_CHANNEL_NORM ? 0 : one ? 1 : 2, before = 0;
         for (int k = 0; k < n->n_in; k++)
             for (int j = 0; j < i; j++)
                 if (s->nodes[j] == f->src[n->in + (uint32_t)k] && rounds[j] > before)

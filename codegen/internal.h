@@ -5,6 +5,7 @@
  */
 #ifndef CG_INTERNAL_H
 #define CG_INTERNAL_H
+#include "base/conv.h"
 #include "base/kernel.h"
 #include "base/text.h"
 #include "codegen/cg.h"
@@ -21,14 +22,15 @@ typedef enum cg_kind {
     CG_REDUCE,          /* over trailing axes */
     CG_SOFTMAX,         /* softmax, log_softmax over the last axis */
     CG_NORM,            /* layer_norm */
-    CG_PRODUCT,         /* matmul, linear and their like in f32 */
+    CG_CHANNEL_NORM,    /* batch_norm in evaluation; inner: a plane, one channel's */
+    CG_PRODUCT,         /* matmul, linear and their like, convolutions, in f32 */
     CG_EAGER            /* a call of the eager kernel */
 } cg_kind;
 
 typedef struct cg_fact {
     uint8_t kind;
     kn_dtype math;
-    int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none), of a product: columns */
+    int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none), of a product: columns (of a convolution: places) */
     int32_t group;
     int32_t writer;             /* the node that gives this value: itself, or for a projection its operator; -1 for inputs and scalars */
     uint32_t home;              /* the node whose address this value's lies behind: an input, or a fresh result (its own, or its view's base) */
@@ -140,9 +142,11 @@ kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by
 /* Where a pointer comes from: a slot of the run's table of bases, plus bytes. */
 typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
 
-/* A prepared product. */
+/* A prepared product, or convolution of a by b. */
 typedef struct cg_product {
+    bool is_conv;
     kb_gemm gemm;               /* all but its pointers */
+    kb_conv conv;               /* likewise */
     cg_place a, b, c, bias;     /* bias: CG_SLOT_NULL where there is none */
     bool whole_rows;            /* the kernel that follows takes them so */
     int32_t source;             /* the input that holds b and that the program doesn't write; -1 */

@@ -417,13 +417,13 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 
 /* ---- products ------------------------------------------------------------------------------------------------------------------------ */
 /* The input that a product's B is, all of the time: a weight. -1 where it is none, or the graph writes it, or it has a form for each item of a batch. */
-static int32_t weight_of(const planner *pl, const kb_gemm *g, ir_ref b, cg_place at)
+static int32_t weight_of(const planner *pl, const cg_product *r, ir_ref b, cg_place at)
 {
     const cg_facts *f = pl->f;
-    if (!is_input(pl->p, at) || g->n < 2)
+    if (!is_input(pl->p, at) || (!r->is_conv && r->gemm.n < 2))
         return -1;
-    for (int d = 0; d < g->batch_rank; d++)
-        if (g->b_batch[d])
+    for (int d = 0; d < r->gemm.batch_rank; d++)
+        if (r->gemm.b_batch[d])
             return -1;
     for (int64_t i = 0; i < f->g->n_nodes; i++)
         if (f->g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)f->g->nodes[i].op)->cls == KB_WRITE && f->node[i].hazard == f->node[b.i - 1].hazard)
@@ -443,13 +443,14 @@ static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
         return kb_error_status();
     c.in = st->bufs;
     c.out = st->bufs + c.n_in;
-    if (!kb_gemm_of_call(&r->gemm, &c))
+    r->is_conv = kb_conv_is(c.op);
+    if (r->is_conv ? !kb_conv_of_call(&r->conv, &c) : !kb_gemm_of_call(&r->gemm, &c))
         return kb_fail(KN_E_INTERNAL, "a call of %s is no product", ir_op_name(g->nodes[node].op));
     r->a = st->places[a];
     r->b = st->places[a + 1];
     r->c = st->places[c.n_in];
     r->bias = bias < c.n_in && c.op != OP_matmul && c.op != OP_bmm ? st->places[bias] : (cg_place){CG_SLOT_NULL, 0};
-    r->source = weight_of(pl, &r->gemm, ir_in(g, &g->nodes[node], a + 1), r->b);
+    r->source = weight_of(pl, r, ir_in(g, &g->nodes[node], a + 1), r->b);
     if (r->source >= 0 && !p->packs && !(p->packs = kb_arena_alloc(&p->arena, (size_t)p->n_inputs * sizeof *p->packs)))
         return kb_error_status();
     if (r->source >= 0)
