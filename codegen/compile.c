@@ -49,7 +49,7 @@ static void count(cg_program *p, const cg_facts *f)
     }
     for (int i = 0; i < p->n_steps; i++) {
         p->stats.eager_steps += p->steps[i].eager;
-        p->stats.products += p->steps[i].product != NULL;
+        p->stats.products += (p->steps[i].product != NULL) + (p->steps[i].second != NULL);
         p->stats.copies += p->steps[i].eager && p->steps[i].call.op == OP_clone;
     }
     p->stats.groups = p->n_steps;

@@ -6,6 +6,7 @@
 #ifndef CG_INTERNAL_H
 #define CG_INTERNAL_H
 #include "base/conv.h"
+#include "base/gemm.h"
 #include "base/kernel.h"
 #include "base/text.h"
 #include "codegen/cg.h"
@@ -106,19 +107,25 @@ typedef struct cg_group {
     int32_t *nodes;             /* ascending */
     int n;
     int32_t product;            /* fused with this product: works on its rows as they are finished; -1: none */
+    int32_t second;             /* with a product: what becomes of its rows is the A of this one, and stays in the cache (chain.c); -1: none */
     bool fused, dead /* merged into another */;
     int cost;
 } cg_group;
 
-/* Its members, the product included. */
-static inline int cg_members(const cg_group *g) { return g->n + (g->product >= 0); }
-static inline int32_t cg_member(const cg_group *g, int i) { return i < g->n ? g->nodes[i] : g->product; }
+/* Its members, the products included. */
+static inline int cg_members(const cg_group *g) { return g->n + (g->product >= 0) + (g->second >= 0); }
+static inline int32_t cg_member(const cg_group *g, int i) { return i < g->n ? g->nodes[i] : i == g->n ? g->product : g->second; }
 
 typedef struct cg_groups {
     cg_group *v;        int64_t n, cap;
     int32_t *order;     int64_t n_order;    /* live groups as they run */
 } cg_groups;
 
+/* chain.c: can a product take its A from the rows that the group, which follows a product, makes of that one's? And is it worth it? */
+bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second);
+bool cg_chain_pays(const cg_facts *f, const cg_group *g, int32_t second);
+/* The product that a node is, as far as its layouts tell. False where it is none. */
+bool cg_gemm_of_node(const cg_facts *f, int32_t node, kb_gemm *out);
 kn_status cg_fuse(cg_facts *f, cg_groups *gs);
 kn_status cg_order(cg_facts *f, cg_groups *gs);
 void cg_groups_fini(cg_groups *gs);
@@ -157,7 +164,8 @@ typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernel
 /* An eager call, a product, a kernel, or a product with a kernel on its rows */
 typedef struct cg_step {
     bool eager;
-    const cg_product *product;
+    const cg_product *product, *second;
+    bool apart;                 /* of two products: the kernel between them reads the first's rows after it has stored some of the second's */
     bool writes_input;          /* storage older than the run */
     /* a kernel, where k is set */
     lp_fn fn;                   /* NULL: interpreted */
@@ -181,7 +189,8 @@ typedef struct cg_step {
     int32_t group;
 } cg_step;
 
-enum { CG_SLOT_NULL = 0, CG_SLOT_ARENA = 1, CG_SLOT_CONSTS = 2, CG_SLOT_SCALARS = 3, CG_SLOT_INPUT = 4 };   /* then inputs, then outputs */
+enum { CG_SLOT_NULL = 0, CG_SLOT_ARENA = 1, CG_SLOT_CONSTS = 2, CG_SLOT_SCALARS = 3,
+    CG_SLOT_ROWS = 4 /* scratch between two products; offset 1: the second's A */, CG_SLOT_INPUT = 5 /* then inputs, then outputs */ };
 
 struct cg_program {
     kb_arena arena;

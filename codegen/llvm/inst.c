@@ -402,7 +402,11 @@ void ll_emit_inst(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef pos)
         LLVMValueRef first = ll_splat(e, pos, a->width);
         e->v[i].element = a->width == 1 ? first : LLVMBuildAdd(e->b, first, ll_lanes(e, e->i64, a->width, 1), "");
     } else if (in->op != LP_REDUCE) {
-        compute(e, i, a, &e->v[i].element);
+        LLVMValueRef fast = ll_fast(e, i, a);
+        if (fast)
+            e->v[i].element = fast;
+        else
+            compute(e, i, a, &e->v[i].element);
     }
 }
 
