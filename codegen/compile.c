@@ -145,7 +145,7 @@ static bool all_used(const ir_graph *g)
 {
     for (int64_t i = 0; i < g->n_nodes; i++) {
         const ir_node *n = &g->nodes[i];
-        if (n->op < OP_COUNT && !(n->flags & IR_N_USED) && !(kb_op_info((kb_opcode)n->op)->flags & KB_F_CHECKS))
+        if (n->op < OP_COUNT && !(n->flags & IR_N_USED) && !kb_op_checks(kb_op_info((kb_opcode)n->op), ir_words(g, n)))
             return false;
     }
     return true;

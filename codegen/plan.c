@@ -42,7 +42,8 @@ static void use_call(planner *pl, int32_t node, int32_t step)
         if (ir_is(ir_in(ir, n, k)) && !cg_is_weak(ir, ir_in(ir, n, k)))
             use(pl, pl->f->node[ir_in(ir, n, k).i - 1].home, step);
     use(pl, pl->f->node[node].home, step);
-    for (int64_t i = node + 1; i < ir->n_nodes && kb_op_info((kb_opcode)n->op)->n_out > 1; i++)
+    bool several = kb_op_n_out(kb_op_info((kb_opcode)n->op), ir_words(ir, n)) > 1;
+    for (int64_t i = node + 1; i < ir->n_nodes && several; i++)
         if (ir->nodes[i].op == IR_PROJ && (int32_t)ir_in(ir, &ir->nodes[i], 0).i - 1 == node)
             use(pl, ir->nodes[i].root, step);
 }
@@ -387,7 +388,7 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     const ir_node *n = &g->nodes[node];
     kb_type types[KB_MAX_IN];
     kb_infer in;
-    int n_out = kb_op_info((kb_opcode)n->op)->n_out;
+    int n_out = kb_op_n_out(kb_op_info((kb_opcode)n->op), ir_words(g, n));
     const kb_type *out = &g->types[n->type];
     kn_status s = KN_OK;
     if (n_out > 1) {                    /* the types of further results are known by inference only */

@@ -26,7 +26,7 @@
 #ifndef IR_H
 #define IR_H
 #include "base/alloc.h"
-#include "base/infer.h"
+#include "base/control.h"
 
 typedef struct ir_ref { uint32_t i; } ir_ref;           /* index + 1; 0: none (an operand left out) */
 #define IR_NONE ((ir_ref){0})
@@ -72,6 +72,7 @@ typedef struct ir_graph {
     ir_ref *scalars;    int64_t n_scalars, cap_scalars;
     ir_ref *outputs;    int64_t n_outputs, cap_outputs;
     uint32_t *alias;    int64_t n_alias, cap_alias;       /* by input ordinal: alias class, 0: alone */
+    kb_control **controls; int64_t n_controls, cap_controls;      /* what words of control operators name, held */
     uint32_t *hash;     int64_t hash_size;                /* value numbering: open addressing of node index + 1 */
     uint32_t *versions; int64_t n_versions, cap_versions; /* by node index: writes so far to that root */
     uint32_t *last_write; int64_t n_last_write, cap_last_write;   /* by node index: index + 1 of the newest write to that root */

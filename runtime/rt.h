@@ -155,6 +155,7 @@ void rt_module_pop(rt_ctx *ctx);
 kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *storage, int64_t offset);
 /* A bare handle with count 1 owned by the innermost scope, all fields but uid/ctx/count zero; NULL when memory is short. */
 kn_tensor *rt_handle_new(rt_ctx *ctx);
+uint64_t rt_serial_next(void);                  /* for whoever hands out PENDING handles: never the same twice */
 bool rt_handle_own(rt_ctx *ctx, kn_tensor *t);  /* gives a handle to the innermost scope (takes over one count); false when memory is short */
 void rt_handles_return(rt_ctx *ctx);            /* the thread ends: its free handles go to the others */
 void rt_tensor_destroy(kn_tensor *t);           /* count reached zero */

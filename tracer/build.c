@@ -270,7 +270,7 @@ static bool checks_after_write(const tr_graph *g)
 {
     bool check = false;
     for (tr_event *e = g->end->parent; e != g->begin; e = e->parent) {
-        check |= (kb_op_info((kb_opcode)e->op)->flags & KB_F_CHECKS) != 0;
+        check |= e->checks;
         if (e->writes && check)
             return true;
     }
