@@ -4,7 +4,6 @@
  * the next call makes the same again; past that the one idle longest goes. Numbers are never used again, so that a stale one finds nothing.
  */
 #include "base/control.h"
-#include "base/alloc.h"
 #include "base/infer_rules.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -84,7 +83,8 @@ static uint64_t hash_of(const kb_control *c, bool sizes)
 /* ---- equality ------------------------------------------------------------------------------------------------------------------- */
 static bool same_op(const kb_region *x, const kb_region_op *a, const kb_region *y, const kb_region_op *b)
 {
-    return a->op == b->op && a->n_in == b->n_in && a->n_words == b->n_words && a->math == b->math && a->site == b->site &&
+    bool same_site = a->site == b->site || (a->site && b->site && strcmp(a->site, b->site) == 0);
+    return a->op == b->op && a->n_in == b->n_in && a->n_words == b->n_words && a->math == b->math && same_site &&
            (!a->n_in || !memcmp(x->codes + a->in, y->codes + b->in, a->n_in * sizeof(kb_code))) &&
            (!a->n_words || !memcmp(x->words + a->words, y->words + b->words, a->n_words * sizeof(int64_t)));
 }
@@ -149,6 +149,7 @@ void kb_control_free(kb_control *c)
         kb_layout_release(c->tensors[i]);
     for (int i = 0; i < c->n_out; i++)
         kb_layout_release(c->out[i]);
+    kb_arena_free(&c->texts);
     kb_free(c);
 }
 

@@ -10,6 +10,7 @@
  */
 #ifndef KB_CONTROL_H
 #define KB_CONTROL_H
+#include "base/alloc.h"
 #include "base/kernel.h"
 
 typedef uint32_t kb_code;                       /* kind in the upper two bits + 1, index below; 0: an operand left out */
@@ -24,7 +25,7 @@ typedef struct kb_region_op {
     uint8_t math;
     bool copies;                                /* a view operator that has to copy */
     uint32_t in, words, first;                  /* in the region's codes, words, values */
-    const char *site;                           /* a literal, or NULL */
+    const char *site;                           /* a literal or the control's own text, or NULL */
 } kb_region_op;
 
 typedef struct kb_region_value {
@@ -55,6 +56,7 @@ typedef struct kb_control {
     int n_out;
     const kb_layout *out[KB_MAX_OUT];           /* counted, row-major */
     kb_region region[2];
+    kb_arena texts;                             /* sites read from text */
     bool checks, draws;                         /* an operator in it may fail on values; draws random numbers */
     struct kb_control *by_key, *by_plan, *newer, *older;    /* control.c's tables */
     uint64_t key;

@@ -2,7 +2,6 @@
  *
  * A loop's values live in two sets of blocks, written in turn. A failing operator leaves nothing behind: regions write only what they made.
  */
-#include "base/alloc.h"
 #include "base/control.h"
 #include "base/error.h"
 #include <string.h>

@@ -72,6 +72,14 @@ static void put_step(text *t, const cg_program *p, const cg_facts *f, int i)
         for (int k = 0; k < st->call.n_in + st->call.n_out; k++)
             put_place(t, p, st->places[k]);
         put(t, st->k ? ", rows to " : "\n");
+        for (int k = 0; st->control && k < 2; k++) {      /* the regions' steps, indented */
+            const char *text = cg_control_program(st->control, k)->text;
+            put(t, "   region %d:\n", k);
+            for (size_t n; text && *text; text += n + (text[n] == '\n')) {
+                n = strcspn(text, "\n");
+                put(t, "     %.*s\n", (int)n, text);
+            }
+        }
     }
     if (!st->k)
         return;

@@ -382,6 +382,37 @@ static kn_status eager_call(planner *pl, cg_step *st, uint32_t node, int n_out, 
     return s;
 }
 
+static bool is_written(const planner *pl, ir_ref r)
+{
+    const cg_facts *f = pl->f;
+    for (int64_t i = 0; i < f->g->n_nodes; i++)
+        if (f->g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)f->g->nodes[i].op)->cls == KB_WRITE && f->node[i].hazard == f->node[r.i - 1].hazard)
+            return true;
+    return false;
+}
+
+/* The step's regions become programs; weights that they multiply with and that nobody writes are packed as the graph's own are. */
+static kn_status plan_control(planner *pl, cg_step *st)
+{
+    cg_program *p = pl->p;
+    cg_control *r = cg_control_new(st->call.words, pl->f->all_eager, p->want_text);
+    if (!r || !KB_PUSH(&p->controls, &p->n_controls, &p->cap_controls, r)) {
+        cg_control_free(r);
+        return kb_error_status();
+    }
+    st->control = r;
+    for (int k = 0; k < st->call.n_in; k++) {
+        ir_ref x = ir_in(pl->f->g, &pl->f->g->nodes[st->node], k);
+        if (!cg_control_wants_source(r, k) || !is_input(p, st->places[k]) || is_written(pl, x))
+            continue;
+        if (!p->packs && !(p->packs = kb_arena_alloc(&p->arena, (size_t)p->n_inputs * sizeof *p->packs)))
+            return kb_error_status();
+        p->packs[st->places[k].slot - CG_SLOT_INPUT] = true;
+        cg_control_set_source(r, k, st->places[k].slot - CG_SLOT_INPUT);
+    }
+    return KN_OK;
+}
+
 static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 {
     const ir_graph *g = pl->f->g;
@@ -412,6 +443,8 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;
     s = eager_call(pl, st, node, n_out, out);
+    if (s == KN_OK && kb_is_control(st->call.op))
+        s = plan_control(pl, st);
     st->writes_input |= st->write && is_input(pl->p, st->places[0]);
     return s;
 }
@@ -420,15 +453,13 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 /* The input that a product's B is, all of the time: a weight. -1 where it is none, or the graph writes it, or it has a form for each item of a batch. */
 static int32_t weight_of(const planner *pl, const kb_gemm *g, ir_ref b, cg_place at)
 {
-    const cg_facts *f = pl->f;
     if (!is_input(pl->p, at) || g->n < 2)
         return -1;
     for (int d = 0; d < g->batch_rank; d++)
         if (g->b_batch[d])
             return -1;
-    for (int64_t i = 0; i < f->g->n_nodes; i++)
-        if (f->g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)f->g->nodes[i].op)->cls == KB_WRITE && f->node[i].hazard == f->node[b.i - 1].hazard)
-            return -1;
+    if (is_written(pl, b))
+        return -1;
     return at.slot - CG_SLOT_INPUT;
 }
 
