@@ -550,10 +550,12 @@ static kn_tensor *run_callback(builder *b, int which, const callback *f, bool *t
     b->trace.depth = (uint32_t)ctx->n_scopes;
     ctx->trace = &b->trace;
     kn_scope scope = kn_scope_open(NULL);
+    if (!scope.id)
+        bad = refuse(b, KN_E_MEMORY, b->name, b->site, "out of memory");
     for (int i = 0; i < b->c->n_given && !bad; i++)
         if (!(in[i] = hand_out(b, GIVEN | (uint32_t)i, b->c->tensors[i])))
             bad = refuse(b, KN_E_MEMORY, b->name, b->site, "out of memory");
-    if (!bad && scope.id) {
+    if (!bad) {
         kn_value v = f->condition ? kn_value_tensor(f->condition(f->user, (size_t)b->c->n_given, in)) : f->branch(f->user, (size_t)b->c->n_given, in);
         int n = b->refused ? -1 : results_of(b, v, t, &bad);
         *tuple = v.kind == KN_KIND_TUPLE;

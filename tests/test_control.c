@@ -531,3 +531,77 @@ Test(control, too_many_operands)
 {
     refused(tested, too_many, "more tensors and numbers from outside than the operator takes (64)");
 }
+
+/* ---- random callbacks ----------------------------------------------------------------------------------------------------------------------------- */
+/* What callbacks do is drawn from a seed: the same eager and compiled. */
+typedef struct Plan { uint32_t seed; Net *net; int depth; } Plan;
+static uint32_t draw(uint32_t *s) { return (*s = *s * 1664525u + 1013904223u) >> 16; }
+
+static kn_tensor *some(uint32_t *s, Plan *p, kn_tensor *x);
+static kn_value deeper(void *user, size_t n, kn_tensor *const *in)
+{
+    Plan p = *(Plan *)user;
+    uint32_t s = p.seed * 7919u + (uint32_t)n;
+    p.depth++;
+    return kn_value_tensor(some(&s, &p, in[0]));
+}
+static kn_value deeper_other(void *user, size_t n, kn_tensor *const *in)
+{
+    Plan p = *(Plan *)user;
+    p.seed ^= 0x5bd1e995u;
+    return deeper(&p, n, in);
+}
+static kn_tensor *few_trips(void *user, size_t n, kn_tensor *const *in)
+{
+    (void)n;
+    return kn_lt(in[0], (int64_t)(((Plan *)user)->seed % 5));
+}
+static kn_value trip(void *user, size_t n, kn_tensor *const *in)
+{
+    kn_tensor *const rest[] = {in[1]};
+    return kn_tuple(kn_add(in[0], 1), deeper(user, n, rest));
+}
+
+static kn_tensor *some(uint32_t *s, Plan *p, kn_tensor *x)
+{
+    int n = 1 + (int)(draw(s) % 5);
+    for (int i = 0; i < n; i++) {
+        Plan q = {draw(s), p->net, p->depth};
+        switch (draw(s) % (p->depth < 3 ? 12 : 9)) {
+        case 0: x = kn_tanh(x); break;
+        case 1: x = kn_mul(x, 0.25 * (double)(draw(s) % 7)); break;
+        case 2: x = kn_add(x, p->net->w); break;
+        case 3: x = kn_sub(x, kn_mean(x, .dims = KN_SHAPE(-1), .keepdim = true)); break;
+        case 4: x = kn_call(p->net->fc, x); break;
+        case 5: x = kn_flip(x, KN_SHAPE(1)); break;
+        case 6: x = kn_softmax(x, -1); break;
+        case 7: {
+            kn_tensor *y = kn_add(x, 0.5);
+            kn_mul_(kn_select(y, 1, (int64_t)(draw(s) % 4)), 2.0);
+            x = y;
+            break;
+        }
+        case 8: x = kn_where(kn_gt(x, 0.0), x, kn_neg(x)); break;
+        case 9: case 10: x = kn_cond(kn_gt(kn_sum(kn_select(x, 1, 0)), 0.25 * (double)(draw(s) % 3)), deeper, deeper_other, &q, x).as.tensor; break;
+        default: x = kn_tuple_get(kn_while_loop(few_trips, trip, &q, kn_full(KN_I64, KN_SHAPE0, 0), x), 1).as.tensor; break;
+        }
+    }
+    return x;
+}
+
+static uint32_t fuzz_seed;
+static kn_value fuzzed(Net *n, kn_tensor *x)
+{
+    uint32_t s = fuzz_seed;
+    Plan p = {fuzz_seed, n, 0};
+    kn_tensor *y = kn_cond(kn_gt(kn_sum(x), 0.0), deeper, deeper_other, &p, some(&s, &p, x)).as.tensor;
+    return kn_value_tensor(kn_add(y, x));
+}
+
+Test(control, random_callbacks, .timeout = 240)
+{
+    for (fuzz_seed = 1; fuzz_seed <= 60; fuzz_seed++) {
+        unsigned long long n = pair(fuzzed, fuzz_seed % 2 ? 4 : 12, fuzz_seed % 3);
+        cr_assert_eq(n, 0, "seed %u: %llu breaks", fuzz_seed, n);
+    }
+}
