@@ -58,6 +58,14 @@ static void put_step(kb_text *t, const cg_program *p, const cg_facts *f, int i)
         for (int k = 0; k < st->call.n_in + st->call.n_out; k++)
             put_place(t, p, st->places[k]);
         kb_put(t, st->k ? ", rows to " : "\n");
+        for (int k = 0; st->control && k < 2; k++) {      /* the regions' steps, indented */
+            const char *text = cg_control_program(st->control, k)->text;
+            kb_put(t, "   region %d:\n", k);
+            for (size_t n; text && *text; text += n + (text[n] == '\n')) {
+                n = strcspn(text, "\n");
+                kb_put(t, "     %.*s\n", (int)n, text);
+            }
+        }
     }
     if (!st->k)
         return;

@@ -147,7 +147,7 @@ static bool is_channel_norm(const ir_graph *g, uint32_t at, cg_fact *f)
 {
     const ir_node *n = &g->nodes[at];
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
-    if (n->op != OP_batch_norm || ir_words(g, n)[0] || n->n_in < 5 || !ir_is(ir_in(g, n, 4)) || !is_float(x->dtype) || f->numel == 0)
+    if (n->op != OP_batch_norm || ir_words(g, n)[0] || n->n_in < 5 || !ir_is(ir_in(g, n, 4)) || (x->dtype != KN_F32 && x->dtype != KN_F64) || f->numel == 0)
         return false;
     for (int k = 1; k < 5; k++)
         if (ir_is(ir_in(g, n, k)) && ir_type(g, ir_in(g, n, k))->dtype != x->dtype)

@@ -14,6 +14,7 @@
  * Nothing is computed twice by this file; lower.c recomputes cheap values between the phases of a kernel.
  */
 #include "base/error.h"
+#include "base/userop.h"
 #include "codegen/internal.h"
 #include <string.h>
 
@@ -428,7 +429,8 @@ static bool writes_input(const cg_facts *f, const cg_group *g)
 
 static bool checks(const cg_facts *f, const cg_group *g)
 {
-    return !g->fused && (kb_op_info((kb_opcode)f->g->nodes[g->nodes[0]].op)->flags & KB_F_CHECKS);
+    const ir_node *n = &f->g->nodes[g->nodes[0]];
+    return !g->fused && kb_op_checks((kb_opcode)n->op, ir_words(f->g, n));
 }
 
 static bool is_ready(const cg_facts *f, const cg_group *g, int32_t self, const uint8_t *done)

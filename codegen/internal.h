@@ -161,11 +161,23 @@ typedef struct cg_product {
 
 typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; code.c */
 
+/* The regions of a control operator as programs (control.c) */
+typedef struct cg_control cg_control;
+cg_control *cg_control_new(const int64_t *words, bool all_eager, bool text);    /* NULL after a failure */
+void cg_control_free(cg_control *r);            /* NULL: nothing */
+const struct cg_program *cg_control_program(const cg_control *r, int which);
+bool cg_control_wants_source(const cg_control *r, int operand);     /* of the operator: packed forms of it would be used */
+void cg_control_set_source(cg_control *r, int operand, int32_t input);
+kn_status cg_control_run(const cg_control *r, const kb_call *call, const kb_source *sources);
+/* Runs p into blocks that the caller has: nothing of p writes an input. */
+kn_status cg_run_into(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void *const *outputs);
+
 /* An eager call, a product, a kernel, or a product with a kernel on its rows */
 typedef struct cg_step {
     bool eager;
     const cg_product *product, *second;
     bool apart;                 /* of two products: the kernel between them reads the first's rows after it has stored some of the second's */
+    const cg_control *control;                  /* of an eager call that chooses between programs */
     bool writes_input;          /* storage older than the run */
     /* a kernel, where k is set */
     lp_fn fn;                   /* NULL: interpreted */
@@ -200,6 +212,8 @@ struct cg_program {
     int64_t arena_bytes, scratch_bytes /* a worker */;
     double *consts;
     bool *packs;                /* by input; NULL: nowhere */
+    cg_control **controls;      int64_t n_controls, cap_controls;
+    bool want_text;
     int max_bufs;
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
     cg_stats stats;

@@ -28,7 +28,9 @@ void rt_dispatch(const rt_op *c, kn_tensor **out)
 {
     rt_ctx *ctx = rt_get();
     if (__builtin_expect(!ctx, 0)) {
-        out[0] = out[1] = out[2] = rt_error_tensorf(KN_E_MEMORY, NULL, NULL, "out of memory");
+        kn_tensor *bad = rt_error_tensorf(KN_E_MEMORY, NULL, NULL, "out of memory");
+        for (int i = 0; i < KB_MAX_OUT; i++)
+            out[i] = bad;
         return;
     }
     if (ctx->trace)
