@@ -234,7 +234,7 @@ static void run_tiles(const job *j, const piece *p, const float *taps, int64_t p
 {
     split s = split_rows(j->c->cout, j->tiles->rows);
     int64_t highest = s.rows + (s.higher > 0), wide = highest <= j->tiles->rows_4 ? 4 : highest <= j->tiles->rows_2 ? 2 : 1;
-    kb_tile t = {.b_k = b_k, .b_panel = panel, .ldc = j->places, .k = k, .first = at == 0};
+    kb_tile t = {.b_k = b_k, .b_panel = panel, .ahead = 8 * b_k, .ldc = j->places, .k = k, .first = at == 0};
     for (int64_t i = 0, w; i < n; i += w) {
         int64_t panels = exact ? (n - i) / PANEL : ceil_div(n - i, PANEL);
         w = min(wide, panels >= 4 ? 4 : panels >= 2 ? 2 : 1) * PANEL;
@@ -298,7 +298,7 @@ static void run_turned_block(const job *j, const piece *p, const float *taps, in
 {
     split s = split_rows(m, j->tiles->rows);
     int64_t highest = s.rows + (s.higher > 0), wide = highest <= j->tiles->rows_4 ? 4 : highest <= j->tiles->rows_2 ? 2 : 1;
-    kb_tile t = {.b_k = PANEL, .b_panel = j->k * PANEL, .ldc = COLS, .k = k, .first = at == 0};
+    kb_tile t = {.b_k = PANEL, .b_panel = j->k * PANEL, .ahead = 40 * PANEL, .ldc = COLS, .k = k, .first = at == 0};
     for (int64_t i = 0, w; i < n; i += w) {
         int64_t panels = ceil_div(n - i, PANEL);
         w = min(wide, panels >= 4 ? 4 : panels >= 2 ? 2 : 1) * PANEL;
