@@ -165,8 +165,26 @@ INLINE void pack_singles(float *dst, int64_t step, const float *plane, int64_t d
     }
 }
 
+/* All 16 lanes from one row: the usual panel of a wide image. */
+INLINE void pack_row(float *dst, int64_t step, const float *p, int64_t distance, int64_t planes, int apart)
+{
+    const some s = some_of(apart, 0, W);
+    for (int64_t i = 0; i < planes; i++, dst += step, p += distance)
+        UNROLL for (int v = 0; v < VECS; v++)
+            store(dst + v * W, apart == 1 ? load(p + v * W) : load_step(p + 2 * v * W, 2, s));
+}
+
 static void pack_places(float *dst, int64_t step, const float *plane, int64_t distance, int64_t planes, const kk_lanes *l)
 {
+    bool row = l->n == 1 && l->run[0].first == 0 && l->run[0].last == 16;
+    if (row && l->step == 1) {
+        pack_row(dst, step, plane + l->run[0].offset, distance, planes, 1);
+        return;
+    }
+    if (row && l->step == 2) {
+        pack_row(dst, step, plane + l->run[0].offset, distance, planes, 2);
+        return;
+    }
 #define CASE(f, n) case n: f(dst, step, plane, distance, planes, l, n); return;
     if (l->step == 1 || l->n == 0)
         switch (l->n) {
