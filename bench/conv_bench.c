@@ -147,7 +147,7 @@ static void measure(const row *r, double top)
     double flops = 2.0 * (double)ny * (double)k, best[3] = {1e9, 1e9, 1e9};
     int64_t repeat = (int64_t)fmax(1, fmin((double)most, 3e7 / flops));
     float *x = filled(nx), *w = filled(nw), *b = filled(r->out), *y = filled(ny);
-    kb_packs packs = {0};
+    kb_packs packs = {.calls = 0};
     kb_source source = {&packs, 1};
     kb_conv c = {.batch = 1, .groups = r->groups, .cin = r->channels / r->groups, .cout = r->out / r->groups, .in = {r->size, r->size}, .out = {out, out},
                  .kernel = {r->kernel, r->kernel}, .stride = {r->stride, r->stride}, .padding = {r->kernel / 2, r->kernel / 2}, .dilation = {1, 1},
