@@ -74,6 +74,11 @@ bench: deps             ## measurements (CASE=part of a name; BENCH_ARGS='--json
 	+@$(SUB) lib backend benches
 	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/bench/bench $(CASE) $(BENCH_ARGS)
 
+.PHONY: shapes-check
+shapes-check: deps      ## one compiled encoder at 128 batch sizes and 16 lengths: right everywhere, slower than eager nowhere (SHAPES='128 16 21'); minutes
+	+@$(SUB) lib backend benches
+	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/bench/shapes_bench $(SHAPES)
+
 .PHONY: bench-peers
 bench-peers: deps       ## the same cases by PyTorch, ONNX Runtime, OpenVINO and JAX (PEERS_ARGS='--threads 2 --cases a,b'); gigabytes from PyPI at first
 	+@$(SUB) lib backend benches
