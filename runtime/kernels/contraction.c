@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/mathfn_c.h"
-#include "base/gemm.h"
+#include "base/packs.h"
 #include "runtime/kernels/kernels.h"
 #include <string.h>
 
@@ -207,6 +207,8 @@ kn_status kernel_linear(const kb_call *c)
             g.bias = bias.data;
             g.bias_col = bias.strides[0];
         }
+        if (c->weights && t == KN_F32 && !w.owned && g.n > 1)
+            g.packed = kb_packs_get(c->weights, &g);
         s = run_gemm(&g, t);
     }
     finish(c, t, scratch, bytes, !s);
