@@ -17,7 +17,8 @@ const kb_userop *kb_userop_get(int64_t id) { return id > 0 && id <= n_ops ? ops[
 bool kb_op_checks(kb_opcode op, const int64_t *words)
 {
     const kb_userop *u = op == OP_custom ? kb_userop_get(words[0]) : NULL;
-    return kb_op_info(op)->flags & KB_F_CHECKS && !(u && u->formula);
+    uint32_t flags = kb_op_info(op)->flags;
+    return flags & KB_F_CHECKS && !(u && u->formula) && (!(flags & KB_F_CONTROL) || words[3]);
 }
 
 int64_t kb_userop_find(const char *name)

@@ -4,7 +4,7 @@
  *   mean      sum / n                                       var   d = x - mean; sum(d·d) / max(n - correction, 0)
  *   softmax   m = max + 0; e = exp(x - m); e / sum(e)       std   sqrt(var)
  *   log_softmax (x - m) - log(sum(e))                       logsumexp  m = max + 0, 0 where infinite; m + log(sum(exp(x - m)))
- *   layer_norm r = 1 / sqrt(var + eps); ((x - mean)·r)·w + b
+ *   layer_norm r = 1 / sqrt(var + eps); ((x - mean)·r)·w + b         batch_norm by running statistics: the same
  *
  * The maximum there is order-free (LP_RED_MAX_ANY): NaNs reach the result through exp, and + 0 fixes the sign of a zero.
  */
@@ -300,6 +300,23 @@ static int16_t layer_norm(cg_cells *c, uint32_t node)
     return convert(c, v, register_type(g->types[n->type].dtype));
 }
 
+static int16_t channel_norm(cg_cells *c, uint32_t node)
+{
+    const ir_graph *g = c->f->g;
+    const ir_node *n = &g->nodes[node];
+    uint8_t t = (uint8_t)c->f->node[node].math;
+    bool has_eps = n->n_in > 6 && ir_is(ir_in(g, n, 6));
+    int16_t eps = has_eps ? operand_as(c, node, 6, t) : constant(c, t, 1e-5);
+    int16_t root = prim(c, LP_SQRT, t, prim(c, LP_ADD, t, operand_as(c, node, 4, t), eps), 0);
+    int16_t v = prim(c, LP_SUB, t, operand_as(c, node, 0, t), operand_as(c, node, 3, t));
+    v = prim(c, LP_MUL, t, v, prim(c, LP_DIV, t, constant(c, t, 1), root));
+    if (ir_is(ir_in(g, n, 1)))
+        v = prim(c, LP_MUL, t, v, operand_as(c, node, 1, t));
+    if (ir_is(ir_in(g, n, 2)))
+        v = prim(c, LP_ADD, t, v, operand_as(c, node, 2, t));
+    return v;
+}
+
 static int16_t value_of(cg_cells *c, uint32_t node)
 {
     switch ((cg_kind)c->f->node[node].kind) {
@@ -307,6 +324,7 @@ static int16_t value_of(cg_cells *c, uint32_t node)
     case CG_REDUCE: return reduction(c, node);
     case CG_SOFTMAX: return softmax(c, node);
     case CG_NORM: return layer_norm(c, node);
+    case CG_CHANNEL_NORM: return channel_norm(c, node);
     case CG_SKIP: case CG_PRODUCT: case CG_EAGER: break;
     }
     return -1;

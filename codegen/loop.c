@@ -179,6 +179,9 @@ static uint64_t buffer_form(const lp_buffer *b, int n_outer)
     return form;
 }
 
+bool lp_is_huge(const lp_kernel *k) { return huge(k); }
+uint64_t lp_buffer_form(const lp_kernel *k, int64_t b) { return buffer_form(&k->buffers[b], k->n_outer); }
+
 uint64_t lp_form(const lp_kernel *k)
 {
     uint64_t h = mix((uint64_t)k->n_outer, huge(k));

@@ -301,6 +301,11 @@ static void name_kernel(lowering *l, int32_t number)
         memcpy(s + at, op, n + 1);
         at += n;
     }
+    for (int i = 0; i < g->n && !l->k->site[0]; i++) {
+        const char *site = l->c.f->g->provs[l->c.f->g->nodes[g->nodes[i]].prov].site, *slash = site ? strrchr(site, '/') : NULL;
+        if (site)
+            snprintf(l->k->site, sizeof l->k->site, "%s", slash ? slash + 1 : site);
+    }
 }
 
 static int64_t large_output(void)

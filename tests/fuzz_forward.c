@@ -15,12 +15,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_INSTR = 40, MAX_STACK = 64, N_PARAMS = 4, N_INPUTS = 2, N_KEPT = 3, N_MODULES = 8, CALLS = 7 };
+enum { MAX_INSTR = 40, MAX_STACK = 64, N_PARAMS = 4, N_INPUTS = 2, N_KEPT = 3, N_MODULES = 8, CALLS = 10 };
 
 typedef enum fz_op {
     FZ_UNARY, FZ_BINARY, FZ_SCALAR, FZ_VARYING, FZ_VIEW, FZ_REDUCE, FZ_SOFTMAX, FZ_NORM, FZ_MATMUL, FZ_LINEAR, FZ_WHERE, FZ_CAT, FZ_WRITE, FZ_WRITE_SCALAR,
     FZ_BRANCH, FZ_HOST_BRANCH, FZ_BREAK, FZ_DISABLED, FZ_KEEP, FZ_USE_KEPT, FZ_DROPOUT, FZ_RETURN, FZ_PARAM, FZ_CHILD, FZ_CREATE, FZ_CAST, FZ_READ, FZ_MAP,
-    FZ_MODULE, FZ_MODE, FZ_GATHER, FZ_SORT, FZ_MISC, FZ_DTYPE, FZ_NONZERO, FZ_COUNT
+    FZ_MODULE, FZ_MODE, FZ_GATHER, FZ_SORT, FZ_MISC, FZ_DTYPE, FZ_NONZERO, FZ_LOOP, FZ_COUNT
 } fz_op;
 
 typedef struct instr { uint8_t op, a, b, c; } instr;
@@ -230,7 +230,8 @@ static kn_value fuzz_forward(Fuzz *self, kn_tensor *x, kn_tensor *y)
 {
     const program *p = self->prog;
     machine m = {{x, y}, 2};
-    for (int i = 0; i < p->n; i++) {
+    int turns = 0, steps = 0;
+    for (int i = 0; i < p->n && steps < 200; i++, steps++) {
         instr in = p->code[i];
         kn_tensor *a = pick(&m, in.a), *b = pick(&m, in.b);
         int64_t last = kn_rank(a) > 0 ? kn_size(a, -1) : 0;
@@ -270,6 +271,12 @@ static kn_value fuzz_forward(Fuzz *self, kn_tensor *x, kn_tensor *y)
         case FZ_MISC: push(&m, misc(a, b, in.c)); break;
         case FZ_DTYPE: push(&m, through_dtype(a, in.c)); break;
         case FZ_NONZERO: if (in.c % 4 == 0) push(&m, kn_to(kn_nonzero(kn_gt(a, 0.0)), KN_F32)); break;
+        case FZ_LOOP:                           /* the last few again, as often as the call says, or data */
+            if (turns == 0)
+                turns = in.c % 4 == 3 ? 1 + positive(a) : 1 + (self->call * (1 + in.c % 5) + in.b) % 6;
+            if (--turns > 0)
+                i = i - 1 - in.a % 4 < -1 ? -1 : i - 1 - in.a % 4;
+            break;
         case FZ_COUNT: break;
         }
     }
@@ -458,7 +465,7 @@ static program make(uint32_t seed)
 
 static const char *const names[] = {"unary", "binary", "scalar", "varying", "view", "reduce", "softmax", "norm", "matmul", "linear", "where", "cat", "write",
     "write_scalar", "branch", "host_branch", "break", "disabled", "keep", "use_kept", "dropout", "return", "param", "child", "create", "cast", "read", "map",
-    "module", "mode", "gather", "sort", "misc", "dtype", "nonzero"};
+    "module", "mode", "gather", "sort", "misc", "dtype", "nonzero", "loop"};
 
 static void shrink(program *p)
 {

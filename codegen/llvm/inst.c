@@ -108,7 +108,7 @@ static LLVMValueRef helper(ll_emit *e, const char *symbol, LLVMValueRef *x, int 
 
 static LLVMValueRef library(ll_emit *e, const char *function, int type, LLVMValueRef *x, int n, const ll_active *a)
 {
-    const char *symbol = ll_helper_for(function, n, type);
+    const char *symbol = ll_host->helper(function, n, type);
     if (!symbol) {
         ll_refuse(e, "generated code can't call the C library's %s", function);
         return x[0];
@@ -402,7 +402,11 @@ void ll_emit_inst(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef pos)
         LLVMValueRef first = ll_splat(e, pos, a->width);
         e->v[i].element = a->width == 1 ? first : LLVMBuildAdd(e->b, first, ll_lanes(e, e->i64, a->width, 1), "");
     } else if (in->op != LP_REDUCE) {
-        compute(e, i, a, &e->v[i].element);
+        LLVMValueRef fast = ll_fast(e, i, a);
+        if (fast)
+            e->v[i].element = fast;
+        else
+            compute(e, i, a, &e->v[i].element);
     }
 }
 
