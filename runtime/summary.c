@@ -39,6 +39,8 @@ static double flops_of(const rt_op *c, const kn_tensor *out)
         return 2 * n * (double)size_at(c, 0, -1);
     if (c->op == OP_addmm)
         return 2 * n * (double)size_at(c, 1, -1) + n;
+    if (c->op == OP_quantized_linear)
+        return 2 * n * (double)size_at(c, 0, -1) + (c->n_in > 2 && c->in[2].kind == KN_KIND_TENSOR ? n : 0) + (c->n_in > 3 && c->in[3].kind == KN_KIND_TENSOR ? n : 0);
     double bias = c->n_in > 2 && c->in[2].kind == KN_KIND_TENSOR ? n : 0;
     if (c->op == OP_linear)
         return 2 * n * (double)size_at(c, 0, -1) + bias;
