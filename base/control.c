@@ -5,6 +5,7 @@
  */
 #include "base/control.h"
 #include "base/infer_rules.h"
+#include "base/userop.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -286,7 +287,7 @@ static void note_ops(kb_control *c)
         for (int64_t i = 0; i < c->region[which].n_ops; i++) {
             const kb_region_op *o = &c->region[which].ops[i];
             const kb_opinfo *info = kb_op_info((kb_opcode)o->op);
-            c->checks |= kb_op_checks(info, c->region[which].words + o->words);
+            c->checks |= kb_op_checks((kb_opcode)o->op, c->region[which].words + o->words);
             c->draws |= info->cls == KB_RANDOM;
             if (!kb_is_control((kb_opcode)o->op))
                 continue;

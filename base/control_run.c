@@ -142,7 +142,7 @@ static kn_status run_op(room *m, const kb_region_op *o)
         out[k] = (kb_buf){p, l, false};
     }
     return o->copies ? kb_run_copy(&in[0], out[0].data)
-                     : kb_run(&(kb_call){(kb_opcode)o->op, (kn_dtype)o->math, o->n_in, o->n_out, in, out, words});
+                     : kb_run(&(kb_call){.op = (kb_opcode)o->op, .math = (kn_dtype)o->math, .n_in = o->n_in, .n_out = o->n_out, .in = in, .out = out, .words = words});
 }
 
 static kn_status fail_op(const kb_region_op *o)

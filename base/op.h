@@ -88,12 +88,8 @@ static inline const int64_t *kb_word(const kb_opinfo *o, const int64_t *words, i
     return words;
 }
 
-/* Results of a call, and whether it may fail on values. */
+/* Results of a call. */
 static inline int kb_op_n_out(const kb_opinfo *o, const int64_t *words) { return o->flags & KB_F_CONTROL ? (int)words[2] : o->n_out; }
-static inline bool kb_op_checks(const kb_opinfo *o, const int64_t *words)
-{
-    return (o->flags & KB_F_CHECKS) && (!(o->flags & KB_F_CONTROL) || words[3]);
-}
 /* Words that are sizes, starts or lengths: bit by word. */
 uint64_t kb_size_mask(kb_opcode op, int n_words, const int64_t *words);
 

@@ -3,6 +3,7 @@
  */
 #include "base/env.h"
 #include "base/error.h"
+#include "base/userop.h"
 #include "codegen/internal.h"
 #include <fenv.h>
 #include <stdio.h>
@@ -51,7 +52,7 @@ static void count(cg_program *p, const cg_facts *f)
     }
     for (int i = 0; i < p->n_steps; i++) {
         p->stats.eager_steps += p->steps[i].eager;
-        p->stats.products += p->steps[i].product != NULL;
+        p->stats.products += (p->steps[i].product != NULL) + (p->steps[i].second != NULL);
         p->stats.copies += p->steps[i].eager && p->steps[i].call.op == OP_clone;
     }
     for (int64_t i = 0; i < 2 * p->n_controls; i++) {
@@ -157,7 +158,7 @@ static bool all_used(const ir_graph *g)
 {
     for (int64_t i = 0; i < g->n_nodes; i++) {
         const ir_node *n = &g->nodes[i];
-        if (n->op < OP_COUNT && !(n->flags & IR_N_USED) && !kb_op_checks(kb_op_info((kb_opcode)n->op), ir_words(g, n)))
+        if (n->op < OP_COUNT && !(n->flags & IR_N_USED) && !kb_op_checks((kb_opcode)n->op, ir_words(g, n)))
             return false;
     }
     return true;

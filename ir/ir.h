@@ -124,6 +124,7 @@ char *ir_print(const ir_graph *g);                        /* kb_free it; NULL wh
 ir_graph *ir_parse(const char *text, char *error, size_t error_size);   /* NULL and "line 3: …" on failure */
 kn_status ir_verify(const ir_graph *g);                   /* re-infers every node; records the first thing that is wrong */
 uint64_t ir_hash(const ir_graph *g);                      /* of structure, types and words: equal graphs, equal hash */
+bool ir_identical(const ir_graph *a, const ir_graph *b);  /* emitted alike, node by node; provenance aside. Stricter than equal meaning */
 
 /* ---- regions of cond and while_loop (base/control.h) --------------------------------------------------------------------------------- */
 /* Region `which` as a graph: inputs are the operator's tensors, scalars its numbers. fresh: results are storage of their own. NULL on failure. */

@@ -225,7 +225,7 @@ static void print_totals(const summary *s, kn_module *m, size_t n, const kn_valu
 static kn_status watch(summary *s, rt_ctx *ctx, kn_module *inside, size_t n, const kn_value *args, const char *site)
 {
     KN_SCOPE;
-    s->trace = (rt_trace){&watching, NULL, (uint32_t)ctx->n_scopes};
+    s->trace = (rt_trace){&watching, NULL, (uint32_t)ctx->n_scopes, NULL};
     ctx->trace = &s->trace;
     kn_value y = rt_call(inside, n, args, site);
     ctx->trace = NULL;

@@ -1,5 +1,6 @@
 /* record.c: a call is written down while it runs eagerly. */
 #include "tracer/record.h"
+#include "base/userop.h"
 #include <string.h>
 
 enum { MAX_EVENTS = 200000 };                   /* of one compiled module */
@@ -83,7 +84,8 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     e->math = (uint8_t)f->ctx->last_math;
     e->writes = writes;
     e->size_mask = kb_size_mask(c->op, c->n_words, c->words);
-    e->checks = kb_op_checks(info, c->words);
+    e->checks = kb_op_checks(c->op, c->words);
+    e->plain = n_out == 1 && c->op != OP_custom && !(info->flags & KB_F_CONTROL) && !f->generic;
     e->first_slot = f->n_slots;
     e->first_scalar = f->n_scalars;
     e->first_extern = f->n_externs;
@@ -101,6 +103,25 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     for (size_t i = 0; i < n_out; i++)
         e->out[i] = place_of(f, c, in, out[i], f->n_slots + (uint32_t)i);
     return e;
+}
+
+/* Lock held. Earlier graphs output what e names, and so does the graph that e ends. */
+static void want_operands(tr_frame *f, const tr_event *e)
+{
+    for (int k = 0; k < e->n_in; k++) {
+        uint32_t s = tr_index(e->in[k]);
+        if (tr_kind(e->in[k]) != TR_SLOT || (e->kind == EV_OP && s >= f->graph_slot))
+            continue;
+        for (const tr_event *end = e; end; end = end->parent) {
+            tr_graph *g = end->graph;
+            if (!g || s < g->first_slot || s >= g->end_slot)
+                continue;
+            if (!g->wanted[s - g->first_slot])
+                atomic_fetch_add(&g->wanted_version, 1);
+            g->wanted[s - g->first_slot] = 1;
+            break;
+        }
+    }
 }
 
 /* An event that nobody will see: the arena keeps its memory, its layouts are given back. */
@@ -129,6 +150,7 @@ static void publish(tr_frame *f, tr_event *e, uint32_t n_externs, uint32_t n_sca
     raise(&f->entry->max_externs, n_externs + KB_MAX_IN);
     raise(&f->entry->max_scalars, n_scalars + KB_MAX_IN);
     tr_event_link(f->at, e);
+    want_operands(f, e);
     f->at = e;
     for (uint32_t i = f->n_externs; i < n_externs; i++) {
         rt_retain(f->externs[i]);
@@ -198,7 +220,7 @@ static void mark_kept(const tr_frame *f, tr_graph *g)
 void tr_record_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n, const char *site, int64_t bytes)
 {
     pthread_mutex_lock(&f->module->lock);
-    tr_event *e = n <= UINT8_MAX ? tr_event_new(f->module, (size_t)n, 0, 0, 0) : NULL;
+    tr_event *e = tr_event_new(f->module, (size_t)n, 0, 0, 0);
     if (e) {
         e->kind = (uint8_t)kind;
         e->op = (uint16_t)code;
@@ -219,8 +241,9 @@ void tr_record_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in,
         if (e->graph)
             mark_kept(f, e->graph);
         tr_event_link(f->at, e);
+        want_operands(f, e);
         f->module->paths += kind == EV_RETURN;
-        if (kind != EV_RETURN)
+        if (kind != EV_RETURN && kind != EV_CUT)
             tr_trace("graph break %s at %s", kb_break_get(code)->code, site ? site : "?");
     }
     pthread_mutex_unlock(&f->module->lock);
