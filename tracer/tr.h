@@ -208,6 +208,7 @@ struct tr_frame {
     rt_ctx *ctx;
     tr_event *at;                               /* the newest event that matched or was recorded */
     tr_event *graph_begin;
+    tr_event *ran_to;                           /* the pending graph's ops up to here have run, since another thread needed a value; NULL: none */
     uint32_t n_slots, n_externs, n_scalars, graph_slot;         /* graph_slot: first slot of the pending graph */
     int64_t cap_slots, cap_externs, cap_scalars, room;         /* room: the least of the three */
     tr_slot *slots;
@@ -298,6 +299,7 @@ bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
 kn_status tr_run_graph(tr_frame *f, tr_event *end);
 /* Runs the ops of the pending graph up to f->at by the op interpreter and fills every alive handle. */
 kn_status tr_run_ops(tr_frame *f);
+void tr_run_ahead(tr_frame *f);                 /* the same, and the call stays on its path: the graph's end runs the rest */
 /* A placeholder of an earlier graph that kept it from being output: its slice is computed again. */
 kn_status tr_recompute(tr_frame *f, kn_tensor *t);
 bool tr_slot_alive(const tr_frame *f, uint32_t slot);   /* its handle is still there (PENDING or REAL) */
