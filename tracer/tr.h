@@ -330,6 +330,7 @@ bool tr_is_head(const tr_frame *f, const rt_op *c);     /* a graph that is pendi
 void tr_left_at(tr_frame *f, const rt_op *c);
 
 /* ---- trial.c ---------------------------------------------------------------------------------------------------------------------------------------- */
+extern _Atomic(uint64_t) tr_trial_handicap_ns;  /* tests: what a program's runs are taken to last beyond what they did */
 bool tr_trial_by_ops(const tr_variant *v, uint32_t *run);      /* which way this run goes; *run: its number in the trial */
 void tr_trial_note(tr_frame *f, const tr_graph *g, const tr_variant *v, uint32_t run, bool by_ops, uint64_t ns);     /* how long it took */
 
