@@ -39,6 +39,7 @@ typedef const cg_backend *(*cg_backend_open_fn)(const cg_host *host);
 
 const cg_backend *cg_backend_get(void);         /* loads it at the first call; NULL where absent, with the failure recorded */
 void cg_shutdown(void);                         /* frees kernel cache and backend; for leak checks at process end */
+void cg_fork_lock(bool take);                   /* around a fork: nobody is at the kernel cache */
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------ */
 typedef struct cg_program cg_program;

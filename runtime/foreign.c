@@ -21,8 +21,22 @@
 static pthread_mutex_t visiting = PTHREAD_MUTEX_INITIALIZER;
 static rt_ctx *contexts;                        /* of all threads; under the lock */
 
+/* A child has only the thread that forked, which isn't visited now: the lock is free. */
+static void before_fork(void) { pthread_mutex_lock(&visiting); }
+static void in_parent(void) { pthread_mutex_unlock(&visiting); }
+static void in_child(void)
+{
+    contexts = kb_tls ? kb_tls->runtime : NULL;
+    if (contexts)
+        contexts->next_ctx = NULL;
+    pthread_mutex_unlock(&visiting);
+}
+static void init(void) { pthread_atfork(before_fork, in_parent, in_child); }
+
 void rt_ctx_list(rt_ctx *ctx)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, init);
     pthread_mutex_lock(&visiting);
     ctx->next_ctx = contexts;
     contexts = ctx;

@@ -185,6 +185,7 @@ static void free_events(tr_event *top)
 static void compiled_destroy(void *self)
 {
     tr_module *m = self;
+    tr_module_unlist(m);
     tr_background_cancel(m);
     tr_frame_destroy(atomic_exchange(&m->spare, NULL));
     for (int64_t i = 0; i < m->n_graphs; i++) {
@@ -238,6 +239,7 @@ kn_module *(kn_compile)(kn_module *target, const kn_compile_options *o, size_t o
     if (!m)
         return NULL;
     pthread_mutex_init(&m->lock, NULL);
+    tr_module_list(m);
     if (rt_module_borrow(&m->base, target, &compiled_ops) == KN_OK)
         return &m->base;
     kn_module_free(&m->base);

@@ -161,6 +161,7 @@ typedef struct tr_module {
     kn_module *target;
     kn_compile_options options;
     const char *site;
+    struct tr_module *next, *prev;              /* all of them: fork.c */
     pthread_mutex_t lock;                       /* appending to the tree, compiling, reports */
     kb_arena arena;                             /* events and all that hangs on them */
     _Atomic(tr_entry *) entries;
@@ -368,8 +369,15 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v);
 /* ---- background.c ----------------------------------------------------------------------------------------------------------------------------------- */
 bool tr_background_add(tr_job *j);              /* lock held; false when there is no worker: the caller compiles */
 void tr_background_cancel(tr_module *m);        /* nothing of m is queued or under way after it */
+void tr_background_pause(void);                 /* before a fork: nothing is under way after it */
+void tr_background_lock(bool take);
+void tr_background_resume(bool child);
 void tr_background_stop(void);                  /* the worker ends; for leak checks */
 void tr_variant_free(tr_variant *v);
+
+/* ---- fork.c ------------------------------------------------------------------------------------------------------------------------------------------ */
+void tr_module_list(tr_module *m);
+void tr_module_unlist(tr_module *m);
 
 /* ---- pure.c ---------------------------------------------------------------------------------------------------------------------------------------- */
 /* The call without forward, or NULL: forward has to run. */
