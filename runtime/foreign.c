@@ -153,6 +153,7 @@ static void drop(kn_tensor *t)
     else if (t->state == RT_REAL) {             /* its call filled it meanwhile */
         rt_storage_release(t->storage);
         kb_layout_release(t->layout);
+        t->storage = NULL;
     } else if (t->state == RT_ERROR)
         kb_free(t->u.error);
     t->state = RT_DEAD;

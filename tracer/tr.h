@@ -47,6 +47,7 @@ struct tr_event {
     int n_in;
     uint8_t math;
     bool writes, checks;                        /* an in-place op; an op that may fail on values */
+    bool plain;                                 /* an op of one result that writes nothing and asks nobody: see replay_plain */
     uint16_t n_scalar;
     uint32_t first_slot, first_scalar, first_extern;    /* numbers in use before this event */
     uint32_t room;                              /* entries that a frame's arrays need to go past it */
