@@ -104,7 +104,7 @@ static void on_leave(rt_trace *f, kn_module *m)
 
 static void on_asked(rt_trace *f, rt_ctx *ctx, kn_tensor *t) { (void)f, (void)ctx, (void)t; }
 
-static const rt_trace_ops watching = {.op = on_op, .host_read = on_read, .host_write = on_write, .dropped = on_tensor, .retained = on_tensor, .breaks = on_break,
+static const rt_trace_ops watching = {.op = on_op, .host_read = on_read, .host_write = on_write, .dropped = on_tensor, .breaks = on_break,
     .module_enter = on_enter, .module_leave = on_leave, .abandon = on_abandon, .asked = on_asked, .foreign = on_foreign};
 
 /* ---- rows -------------------------------------------------------------------------------------------------------------------------------- */

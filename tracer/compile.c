@@ -53,6 +53,8 @@ static void collect(tensor_list *l, kn_value v, bool results)
     }
     if (v.kind != KN_KIND_TENSOR)
         return;
+    if (!results && v.as.tensor->state == RT_PENDING)
+        rt_settle(v.as.tensor);                 /* a call that is running on another thread made it, or one that this thread is in */
     bool usable = results || v.as.tensor->state == RT_REAL;
     if (!usable || !list_add(l, v.as.tensor))
         l->plain = true;
@@ -103,7 +105,9 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
         }
     }
     uint64_t epoch = atomic_load_explicit(&rt_module_epoch, memory_order_acquire);
+    rt_enter(ctx);
     tr_frame *f = e && may_begin(m, e, site) ? tr_frame_new(m, e, ctx, args->t, args->n) : NULL;
+    rt_leave(ctx);
     list_fini(args);                            /* before forward: a longjmp out of it would leak the list */
     list_init(args);
     if (!f)
@@ -116,7 +120,9 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
     tensor_list out;
     list_init(&out);
     collect(&out, v, true);
+    rt_enter(ctx);
     tr_finish(f, out.t, out.n);
+    rt_leave(ctx);
     list_fini(&out);
     if (__builtin_expect(f->lost_write != NULL, 0))
         v = kn_value_tensor(rt_error_tensorf(f->lost_status, NULL, NULL, "%s", f->lost_write));
@@ -181,6 +187,7 @@ static void free_events(tr_event *top)
 static void compiled_destroy(void *self)
 {
     tr_module *m = self;
+    tr_module_unlist(m);
     tr_background_cancel(m);
     tr_frame_destroy(atomic_exchange(&m->spare, NULL));
     for (int64_t i = 0; i < m->n_graphs; i++) {
@@ -234,6 +241,7 @@ kn_module *(kn_compile)(kn_module *target, const kn_compile_options *o, size_t o
     if (!m)
         return NULL;
     pthread_mutex_init(&m->lock, NULL);
+    tr_module_list(m);
     if (rt_module_borrow(&m->base, target, &compiled_ops) == KN_OK)
         return &m->base;
     kn_module_free(&m->base);
