@@ -474,6 +474,22 @@ static kn_status step_of(planner *pl, cg_step *st, const cg_group *g)
     return s == KN_OK && g->product >= 0 ? product_step(pl, st, g->product) : s;
 }
 
+/* Texts are the program's own; steps of one place share them. */
+static kn_status name_source(planner *pl, cg_step *st, int64_t at)
+{
+    const ir_graph *g = pl->f->g;
+    uint32_t prov = g->nodes[st->node].prov;
+    const ir_prov *from = &g->provs[prov];
+    if (at && g->nodes[st[-1].node].prov == prov) {
+        st->path = st[-1].path;
+        st->site = st[-1].site;
+        return KN_OK;
+    }
+    st->path = from->path ? kb_arena_strdup(&pl->p->arena, from->path) : NULL;
+    st->site = from->site ? kb_arena_strdup(&pl->p->arena, from->site) : NULL;
+    return (from->path && !st->path) || (from->site && !st->site) ? kb_error_status() : KN_OK;
+}
+
 static kn_status make_steps(planner *pl)
 {
     cg_program *p = pl->p;
@@ -485,7 +501,9 @@ static kn_status make_steps(planner *pl)
         const cg_group *g = &pl->gs->v[pl->gs->order[i]];
         st->node = (uint32_t)g->nodes[0];
         st->group = pl->gs->order[i];
-        kn_status s = step_of(pl, st, g);
+        kn_status s = name_source(pl, st, i);
+        if (s == KN_OK)
+            s = step_of(pl, st, g);
         if (s != KN_OK)
             return s;
     }

@@ -4,6 +4,7 @@
  * recording, surprises). Sets only grow; a variant that outputs too little is replaced.
  */
 #include "base/env.h"
+#include "base/profile.h"
 #include "tracer/record.h"
 #include "tracer/tr.h"
 #include <stdio.h>
@@ -310,6 +311,7 @@ tr_job *tr_job_new(tr_frame *f, tr_graph *g)
  * eager. */
 void tr_job_compile(tr_job *j)
 {
+    uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
     cg_options o = {.name = "graph", .no_backend = cg_backend_missing()};
     if (!o.no_backend)
         j->variant->program = cg_compile(j->ir, &o);
@@ -321,6 +323,11 @@ void tr_job_compile(tr_job *j)
     }
     if (!j->variant->program)
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
+    if (start) {
+        char name[64];
+        snprintf(name, sizeof name, "compile graph %d", j->graph->number);
+        kb_profile_span(KB_SPAN_COMPILE, name, NULL, j->graph->end->site, start);
+    }
 }
 
 /* Lock held: what the compilation gave, or NULL. Frees the job. */
