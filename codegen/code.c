@@ -200,12 +200,19 @@ void cg_kernel_release(cg_kernel_entry *e)
     pthread_mutex_unlock(&lock);
 }
 
-void cg_shutdown(void)
+static bool sweep_all(void)
 {
     pthread_mutex_lock(&lock);
     bool in_use = sweep(UINT64_MAX);
     pthread_mutex_unlock(&lock);
-    if (!in_use)
+    return in_use;
+}
+
+void cg_forget_kernels(void) { sweep_all(); }
+
+void cg_shutdown(void)
+{
+    if (!sweep_all())
         cg_backend_close();
     cg_cache_forget();
 }
