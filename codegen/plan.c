@@ -23,6 +23,7 @@ typedef struct planner {
     int64_t n_live;
     uint32_t shares;            /* of this step: the storage that its product is written to first; UINT32_MAX: none */
     int32_t *born;              /* by step: the first storage that it is the first to touch, -1 */
+    uint8_t *written;           /* by node: an operator writes to what has it as its hazard */
 } planner;
 
 /* ---- lifetimes ------------------------------------------------------------------------------------------------------------------ */
@@ -85,8 +86,11 @@ static kn_status set_outputs(planner *pl)
 static void set_lives(planner *pl)
 {
     const ir_graph *g = pl->f->g;
-    for (int64_t i = 0; i < g->n_nodes; i++)
+    for (int64_t i = 0; i < g->n_nodes; i++) {
         pl->lives[i] = (life){.first = -1, .last = -1};
+        if (g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)g->nodes[i].op)->cls == KB_WRITE)
+            pl->written[pl->f->node[i].hazard] = 1;
+    }
     for (int64_t i = 0; i < g->n_inputs; i++)
         pl->lives[g->inputs[i].i - 1].slot = CG_SLOT_INPUT + (int32_t)i;
     for (int64_t s = 0; s < pl->gs->n_order; s++)
@@ -425,10 +429,7 @@ static int32_t weight_of(const planner *pl, const kb_gemm *g, ir_ref b, cg_place
     for (int d = 0; d < g->batch_rank; d++)
         if (g->b_batch[d])
             return -1;
-    for (int64_t i = 0; i < f->g->n_nodes; i++)
-        if (f->g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)f->g->nodes[i].op)->cls == KB_WRITE && f->node[i].hazard == f->node[b.i - 1].hazard)
-            return -1;
-    return at.slot - CG_SLOT_INPUT;
+    return pl->written[f->node[b.i - 1].hazard] ? -1 : at.slot - CG_SLOT_INPUT;
 }
 
 /* Turns the call of a product, all set, into a prepared one. */
@@ -521,7 +522,8 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     p->consts = kb_arena_alloc(&p->arena, (size_t)(g->n_consts + 1) * sizeof *p->consts);
     pl.lives = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.lives);
     pl.live = kb_calloc((size_t)g->n_nodes + (size_t)gs->n_order + 1, sizeof *pl.live);
-    kn_status s = p->output_bytes && p->consts && pl.lives && pl.live ? KN_OK : kb_error_status();
+    pl.written = kb_calloc((size_t)g->n_nodes + 1, 1);
+    kn_status s = p->output_bytes && p->consts && pl.lives && pl.live && pl.written ? KN_OK : kb_error_status();
     if (s == KN_OK) {
         pl.born = pl.live + g->n_nodes;
         if (g->n_consts)
@@ -535,5 +537,6 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     }
     kb_free(pl.lives);
     kb_free(pl.live);
+    kb_free(pl.written);
     return s;
 }
