@@ -45,6 +45,7 @@ static _Atomic(uint64_t) generation = 1;                        /* of buffers: m
 static char *file;                                              /* NULL: no trace, a table only */
 static uint64_t origin;
 static bool by_env;
+static pid_t owner;                                             /* who profiles: a child of his, after a fork, doesn't write his file */
 static _Atomic(bool) keeping;                                   /* spans, for a trace */
 static double triad, peak;                                      /* of this machine; 0: not yet measured */
 
@@ -268,6 +269,7 @@ static kn_status start(const char *path, bool env)
     file = own;
     keeping = own != NULL;
     by_env = env;
+    owner = getpid();
     origin = kb_profile_now();
     atomic_store(&kb_profiling, 1);
     pthread_mutex_unlock(&lock);
@@ -309,7 +311,7 @@ void kb_profile_from_env(void)
 
 __attribute__((destructor)) static void process_end(void)
 {
-    if (by_env && atomic_load(&kb_profiling) && kn_profile_stop() != KN_OK)
+    if (by_env && owner == getpid() && atomic_load(&kb_profiling) && kn_profile_stop() != KN_OK)
         fprintf(stderr, "kiln: KN_PROFILE: %s\n", kb_error_text());
 }
 
