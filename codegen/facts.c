@@ -298,7 +298,7 @@ static kn_status note_all(cg_facts *f, trail *trails)
     for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++) {
         const ir_node *n = &g->nodes[i];
         cg_fact *me = &f->node[i];
-        me->group = me->writer = CG_NONE32;
+        me->group = me->writer = me->sink = CG_NONE32;
         if (n->op == IR_PROJ) {         /* its storage is written by the operator */
             me->writer = f->node[ir_in(g, n, 0).i - 1].writer;
             trails[me->hazard].writer = me->writer;
