@@ -53,6 +53,7 @@ static void count(cg_program *p, const cg_facts *f)
     }
     p->stats.groups = p->n_steps;
     p->stats.arena_bytes = p->arena_bytes;
+    p->stats.scratch_bytes = p->scratch_bytes;
 }
 
 static void dump_kernels(const char *dir, const cg_groups *gs, const cg_lowered *lowered)
