@@ -6,6 +6,7 @@
 #endif
 
 #if defined(__AVX512F__)
+#include "base/mathfn_v.h"
 #define VECTOR_BYTES 64
 #define MAX_PS(a, b) ((V)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define MIN_PS(a, b) ((V)_mm512_min_ps((__m512)(a), (__m512)(b)))
@@ -47,6 +48,9 @@
 #define VTIMES TIMES_
 #define EXPONENTIAL(v) km_exp(v)
 #define LOGARITHM(v) km_log(v)
+#if defined(__AVX512F__)
+#define EXPONENTIAL_V(v) ((V)km16_exp((__m512)(v)))
+#endif
 #include "runtime/kernels/isa/fold_loops.inc"
 
 #define T double
