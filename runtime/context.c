@@ -55,14 +55,17 @@ bool rt_handle_own(rt_ctx *ctx, kn_tensor *t)
     return false;
 }
 
-static void let_go(kn_tensor *t)
+static inline void let_go(rt_ctx *ctx, kn_tensor *t)
 {
     if (is_memory(t)) {
         kb_free(memory_of(t));
         return;
     }
     t->owned_at = RT_NOT_OWNED;
-    rt_release(t);
+    if (atomic_load_explicit(&t->count, memory_order_acquire) == 1)
+        rt_tensor_destroy_in(ctx, t);           /* as rt_release, knowing the context */
+    else
+        rt_release(t);
 }
 
 void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
@@ -87,7 +90,7 @@ void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
             continue;
         }
         if (o.depth > depth) {
-            let_go(o.t);
+            let_go(ctx, o.t);
             continue;
         }
         if (!is_memory(o.t))
@@ -112,7 +115,7 @@ static void ctx_free(void *p)
         ctx->parked->ops->abandon(ctx->parked, ctx);
     rt_scope_close_to(ctx, 0);
     for (int64_t i = 0; i < ctx->n_owned; i++)
-        let_go(ctx->owned[i].t);
+        let_go(ctx, ctx->owned[i].t);
     ctx->n_owned = 0;
     rt_handles_return(ctx);
     rt_generator_release(ctx->generator);

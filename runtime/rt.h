@@ -153,11 +153,38 @@ void rt_module_pop(rt_ctx *ctx);
 /* ---- tensors ---------------------------------------------------------------------------------------------------------------- */
 /* A handle in the innermost scope. Takes over the counts of layout and storage, also on failure (then an error tensor). */
 kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *storage, int64_t offset);
-/* A bare handle with count 1 owned by the innermost scope, all fields but uid/ctx/count zero; NULL when memory is short. */
-kn_tensor *rt_handle_new(rt_ctx *ctx);
+/* A bare handle with count 1 owned by the innermost scope, all fields but uid/ctx/count zero; NULL when memory is short. A freed one is not used again
+ * before RT_QUARANTINE others were freed. */
+enum { RT_QUARANTINE = 32 };
+kn_tensor *rt_handle_new_slow(rt_ctx *ctx);
+static inline void rt_handle_clear(kn_tensor *t)
+{
+    atomic_store_explicit(&t->count, 1, memory_order_relaxed);
+    t->flags = t->device = t->reserved = 0;
+    t->slot = 0;
+    t->serial = 0;
+    t->layout = NULL;
+    t->storage = NULL;
+    t->offset = 0;
+    t->u.trace = NULL;
+}
+static inline kn_tensor *rt_handle_new(rt_ctx *ctx)
+{
+    if (__builtin_expect(ctx->n_free <= RT_QUARANTINE || !ctx->n_scopes || ctx->n_owned >= ctx->cap_owned, 0))
+        return rt_handle_new_slow(ctx);
+    kn_tensor *t = ctx->free_head;
+    ctx->free_head = t->u.next_free;
+    ctx->n_free--;
+    rt_handle_clear(t);
+    t->ctx = ctx;
+    t->owned_at = (uint32_t)ctx->n_owned;
+    ctx->owned[ctx->n_owned++] = (rt_owned){t, (uint32_t)ctx->n_scopes};
+    return t;
+}
 bool rt_handle_own(rt_ctx *ctx, kn_tensor *t);  /* gives a handle to the innermost scope (takes over one count); false when memory is short */
 void rt_handles_return(rt_ctx *ctx);            /* the thread ends: its free handles go to the others */
 void rt_tensor_destroy(kn_tensor *t);           /* count reached zero */
+void rt_tensor_destroy_in(rt_ctx *ctx, kn_tensor *t);   /* ctx: the thread's, or NULL */
 static inline void rt_release(kn_tensor *t)
 {
     if (!t || t->flags & RT_T_STATIC)

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SLAB_HANDLES = 128, QUARANTINE = 32 };
+enum { SLAB_HANDLES = 128 };
 
 typedef struct slab { struct slab *next; kn_tensor handles[SLAB_HANDLES]; } slab;
 
@@ -48,7 +48,7 @@ static bool refill(rt_ctx *ctx)
         enqueue(ctx, t);
         t = next;
     }
-    if (ctx->n_free > QUARANTINE)
+    if (ctx->n_free > RT_QUARANTINE)
         return true;
     slab *s = kb_calloc(1, sizeof *s);
     if (!s)
@@ -74,29 +74,16 @@ void rt_handles_return(rt_ctx *ctx)
     ctx->n_free = 0;
 }
 
-kn_tensor *rt_handle_new(rt_ctx *ctx)
+kn_tensor *rt_handle_new_slow(rt_ctx *ctx)
 {
-    if (__builtin_expect(ctx->n_free <= QUARANTINE, 0) && !refill(ctx))
+    if (ctx->n_free <= RT_QUARANTINE && !refill(ctx))
         return NULL;
     kn_tensor *t = ctx->free_head;
     ctx->free_head = t->u.next_free;
     if (!ctx->free_head)
         ctx->free_tail = NULL;
     ctx->n_free--;
-    atomic_store_explicit(&t->count, 1, memory_order_relaxed);
-    t->flags = t->device = t->reserved = 0;
-    t->slot = 0;
-    t->serial = 0;
-    t->layout = NULL;
-    t->storage = NULL;
-    t->offset = 0;
-    t->u.trace = NULL;
-    if (__builtin_expect(ctx->n_scopes > 0 && ctx->n_owned < ctx->cap_owned, 1)) {      /* the usual case of rt_handle_own */
-        t->ctx = ctx;
-        t->owned_at = (uint32_t)ctx->n_owned;
-        ctx->owned[ctx->n_owned++] = (rt_owned){t, (uint32_t)ctx->n_scopes};
-        return t;
-    }
+    rt_handle_clear(t);
     if (rt_handle_own(ctx, t))
         return t;
     t->state = RT_DEAD;                         /* nobody would ever release it */
@@ -132,32 +119,33 @@ void rt_tensor_set_real(kn_tensor *t, rt_storage *s, int64_t offset)
 void rt_tensor_set_error(kn_tensor *t, kn_status s, const char *text)
 {
     t->layout = NULL;
+    t->serial = 0;                              /* its slot is a status from here on */
     t->u.error = kb_strdup(text);
     t->slot = t->u.error ? (uint32_t)s : KN_E_MEMORY;      /* without a sentence it says only that memory is short */
     t->state = RT_ERROR;
 }
 
-void rt_tensor_destroy(kn_tensor *t)
+void rt_tensor_destroy_in(rt_ctx *ctx, kn_tensor *t)
 {
     switch ((rt_state)t->state) {
-    case RT_DEAD:
-        return;
     case RT_PENDING:
         t->u.trace->ops->dropped(t->u.trace, t);
         break;
+    case RT_DEAD:
+        return;
     case RT_ERROR:
         kb_free(t->u.error);
         break;
     case RT_REAL:
         rt_storage_release(t->storage);
         kb_layout_release(t->layout);
+        t->storage = NULL;
         break;
     }
     t->state = RT_DEAD;
+    t->serial = 0;
     t->layout = NULL;
-    t->storage = NULL;
-    rt_ctx *ctx = rt_get();
-    if (ctx) {
+    if (__builtin_expect(ctx != NULL, 1)) {
         enqueue(ctx, t);
         return;
     }
@@ -247,6 +235,8 @@ kn_tensor *rt_error_tensorf(kn_status s, const char *op, const char *site, const
     rt_ctx *ctx = rt_get();
     return ctx ? rt_error_tensor(ctx, op, site) : &out_of_memory;
 }
+
+void rt_tensor_destroy(kn_tensor *t) { rt_tensor_destroy_in(rt_get(), t); }
 
 /* ---- counts and queries -------------------------------------------------------------------------------------------------------------- */
 kn_tensor *kn_retain(kn_tensor *t)

@@ -24,10 +24,9 @@ static bool binds(const tr_frame *f, const tr_event *e, uint32_t index, const kn
 {
     if (t->state != RT_REAL || t->serial == f->serial)
         return false;
-    for (int i = 0; i < e->n_bind; i++)
-        if (e->bind[i].index == index)
-            return kb_layout_equal(t->layout, e->bind[i].layout) && !atomic_load_explicit(&t->storage->mapped_write, memory_order_relaxed);
-    return false;
+    uint32_t i = index - e->first_extern;       /* they are numbered by first use */
+    return i < e->n_bind && (t->layout == e->bind[i].layout || kb_layout_equal(t->layout, e->bind[i].layout)) &&
+           !atomic_load_explicit(&t->storage->mapped_write, memory_order_relaxed);
 }
 
 /* Operand k of the call against the event's. New externs go to f->externs past n_externs, not yet counted. */
@@ -207,6 +206,50 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
     return true;
 }
 
+/* The usual case of replay_op, with as few instructions as can be: the first child, an event that is plain, in a frame of fixed sizes. Where it does not fit
+ * nothing has changed (numbers past n_scalars and externs past n_externs are nobody's) and replay_op tries again. */
+static inline bool replay_plain(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+{
+    tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire);
+    if (__builtin_expect(!e || !e->plain || e->room > f->room || f->mapped || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words, 0))
+        return false;
+    for (int i = 0; i < c->n_words; i++)
+        if (e->words[i] != c->words[i])
+            return false;
+    uint32_t n_externs = f->n_externs;
+    const kn_value *v = c->in;
+    for (const tr_code *in = e->in, *end = in + c->n_in; in < end; in++, v++) {
+        tr_code code = *in;
+        if (tr_kind(code) == TR_SLOT) {         /* no other handle of this call's serial has this slot; dead ones and errors have no serial */
+            if (v->kind != KN_KIND_TENSOR || v->as.tensor->serial != f->serial || v->as.tensor->slot != tr_index(code))
+                return false;
+        } else if (tr_kind(code) == TR_NONE) {
+            if (v->kind != KN_KIND_NONE)
+                return false;
+        } else if (!operand_fits(f, e, (int)(in - e->in), v, &n_externs))
+            return false;
+    }
+    kn_tensor *t = rt_handle_new(ctx);
+    if (!t)
+        return false;
+    for (; f->n_externs < n_externs; f->n_externs++)
+        rt_retain(f->externs[f->n_externs]);
+    t->state = RT_PENDING;
+    t->serial = f->serial;
+    t->slot = e->first_slot;
+    t->layout = e->out[0].layout;
+    t->u.trace = &f->trace;
+    tr_slot *s = &f->slots[e->first_slot];
+    s->t = t;
+    s->event = e;
+    f->n_pending++;
+    f->at = e;
+    f->n_slots = e->first_slot + 1;
+    f->n_scalars = e->first_scalar + e->n_scalar;
+    out[0] = t;
+    return true;
+}
+
 static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire)) {
@@ -278,12 +321,19 @@ static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const
         rt_eager(ctx, c, out);
 }
 
+static __attribute__((noinline)) void other_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+{
+    bool plain = f->mode == TR_REPLAY && !ctx->disabled && c->op != OP_custom;
+    if (!plain || !replay_op(f, ctx, c, out))
+        unusual_op(f, ctx, c, out);
+}
+
 static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     tr_frame *f = frame_of(trace);
-    bool plain = f->mode == TR_REPLAY && !ctx->disabled && c->op != OP_custom;  /* ops of dynamic size are never recorded: they match nothing */
-    if (__builtin_expect(!plain || !replay_op(f, ctx, c, out), 0))
-        unusual_op(f, ctx, c, out);
+    /* ops of dynamic size are never recorded: they match nothing */
+    if (__builtin_expect(f->mode != TR_REPLAY || ctx->disabled || !replay_plain(f, ctx, c, out), 0))
+        other_op(f, ctx, c, out);
 }
 
 /* ---- side exit --------------------------------------------------------------------------------------------------------------------------- */

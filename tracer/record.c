@@ -84,6 +84,7 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     e->writes = writes;
     e->size_mask = tr_size_mask(c->op, c->n_words, c->words);
     e->checks = (info->flags & KB_F_CHECKS) != 0;
+    e->plain = n_out == 1 && c->op != OP_custom && !f->generic;
     e->first_slot = f->n_slots;
     e->first_scalar = f->n_scalars;
     e->first_extern = f->n_externs;

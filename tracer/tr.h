@@ -44,6 +44,7 @@ struct tr_event {
     uint16_t op, n_words;                       /* SYNC, BREAK: op holds the break code */
     uint8_t math;
     bool writes, checks;                        /* an in-place op; an op that may fail on values */
+    bool plain;                                 /* an op of one result that writes nothing and asks nobody: see replay_plain */
     uint16_t n_scalar;
     uint32_t first_slot, first_scalar, first_extern;    /* numbers in use before this event */
     uint32_t room;                              /* entries that a frame's arrays need to go past it */
