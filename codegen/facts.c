@@ -90,7 +90,7 @@ static bool dtypes_compute(const ir_graph *g, const ir_node *n)
 }
 
 /* The reduced part when `dims` (a word list; empty or -1: all) is a run of trailing axes of x, else 0. */
-static int64_t trailing(const kb_type *x, const int64_t *list)
+int64_t cg_trailing(const kb_type *x, const int64_t *list)
 {
     unsigned mask = 0;
     int64_t inner = 1;
@@ -115,7 +115,7 @@ static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
         return CG_EAGER;
     if (!logic && out != f->math)
         return CG_EAGER;
-    f->inner = trailing(x, ir_words(g, n));
+    f->inner = cg_trailing(x, ir_words(g, n));
     f->numel = cg_numel(x);
     /* One row of a huge tensor: the eager kernel splits it among threads, a row here is one thread's. */
     if (f->inner == 0 || (f->numel / f->inner < 4 && f->inner > 1 << 16))
