@@ -14,6 +14,7 @@
  * Nothing is computed twice by this file; lower.c recomputes cheap values between the phases of a kernel.
  */
 #include "base/error.h"
+#include "base/userop.h"
 #include "codegen/internal.h"
 #include <string.h>
 
@@ -128,7 +129,7 @@ static bool few_rounds(const cg_facts *f, const set *s)
     for (int i = 0; i < s->n; i++) {
         const ir_node *n = &f->g->nodes[s->nodes[i]];
         bool one = n->op == OP_sum || n->op == OP_prod || n->op == OP_amax || n->op == OP_amin || n->op == OP_all || n->op == OP_any || n->op == OP_mean;
-        int own = !f->node[s->nodes[i]].inner ? 0 : one ? 1 : 2, before = 0;
+        int own = !f->node[s->nodes[i]].inner || f->node[s->nodes[i]].kind == CG_CHANNEL_NORM ? 0 : one ? 1 : 2, before = 0;
         for (int k = 0; k < n->n_in; k++)
             for (int j = 0; j < i; j++)
                 if (s->nodes[j] == f->src[n->in + (uint32_t)k] && rounds[j] > before)
@@ -443,7 +444,8 @@ static bool writes_input(const cg_facts *f, const cg_group *g)
 
 static bool checks(const cg_facts *f, const cg_group *g)
 {
-    return !g->fused && (kb_op_info((kb_opcode)f->g->nodes[g->nodes[0]].op)->flags & KB_F_CHECKS);
+    const ir_node *n = &f->g->nodes[g->nodes[0]];
+    return !g->fused && kb_op_checks((kb_opcode)n->op, ir_words(f->g, n));
 }
 
 static bool is_ready(const cg_facts *f, const cg_group *g, int32_t self, const uint8_t *done)

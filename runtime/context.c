@@ -4,7 +4,9 @@
  * mark and belongs to its depth or deeper, and keeps what was handed further out. An entry's pointer has its low bit set when it is plain memory, and the
  * next one as well when that begins with an rt_undo.
  */
+#define _GNU_SOURCE                             /* pthread_getattr_np */
 #include "runtime/rt.h"
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -106,6 +108,39 @@ void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
     }
 }
 
+/* ---- calls left by longjmp ---------------------------------------------------------------------------------------------------------- */
+static bool on_own_stack(rt_ctx *ctx, const void *p)
+{
+    if (!ctx->stack_high) {
+        pthread_attr_t a;
+        void *low = NULL;
+        size_t size = 0;
+        if (pthread_getattr_np(pthread_self(), &a) == 0) {
+            pthread_attr_getstack(&a, &low, &size);
+            pthread_attr_destroy(&a);
+        }
+        ctx->stack_low = low;
+        ctx->stack_high = size ? (const char *)low + size : (const char *)1;
+    }
+    return (const char *)p >= ctx->stack_low && (const char *)p < ctx->stack_high;
+}
+
+static bool was_left(rt_ctx *ctx, const rt_trace *t, const void *here)
+{
+    return (const char *)t->base <= (const char *)here && on_own_stack(ctx, t->base) && on_own_stack(ctx, here);
+}
+
+void rt_end_left_calls(rt_ctx *ctx, const void *here)
+{
+    while (ctx->trace && was_left(ctx, ctx->trace, here))
+        ctx->trace->ops->abandon(ctx->trace, ctx);
+    for (rt_trace *t = ctx->parked, *outer; t; t = outer) {
+        outer = t->outer;
+        if (was_left(ctx, t, here))
+            t->ops->abandon(t, ctx);            /* takes it out of the list */
+    }
+}
+
 static void ctx_free(void *p)
 {
     rt_ctx *ctx = p;
@@ -131,6 +166,8 @@ kn_scope kn_scope_open(const char *function)
     rt_ctx *ctx = rt_get();
     if (!ctx)
         return (kn_scope){0};
+    if (__builtin_expect(ctx->trace || ctx->parked, 0))
+        rt_end_left_calls(ctx, __builtin_frame_address(0));
     rt_scope s = {++ctx->next_scope, (uint32_t)ctx->n_owned, function};
     if (!KB_PUSH(&ctx->scopes, &ctx->n_scopes, &ctx->cap_scopes, s))
         return (kn_scope){0};

@@ -82,6 +82,7 @@ struct rt_ctx {
     int disabled;                               /* depth of kn_disable regions */
     kn_generator *generator;                    /* what random ops draw from, retained; NULL: the default one */
     bool warned_root;
+    const char *stack_low, *stack_high;         /* the thread's own stack; NULL: not asked yet */
 };
 
 rt_ctx *rt_ctx_new_for_thread(void);            /* slow path of rt_get */
@@ -131,7 +132,11 @@ struct rt_trace {
     const rt_trace_ops *ops;
     rt_trace *outer;                            /* what ctx->trace was before */
     uint32_t depth;                             /* scopes open when the call began */
+    const void *base;                           /* the call's C frame: all that it calls is below */
 };
+/* Ends the traced calls that were left by longjmp with no scope closing around them: their C frames are not above `here`, the caller's, so that they are gone. Calls
+ * on other stacks than the thread's own (fibers) are left alone. */
+void rt_end_left_calls(rt_ctx *ctx, const void *here);
 
 /* t becomes REAL whatever it takes; code and site say why. KN_OK, or the failure (an ERROR tensor's own status). */
 kn_status rt_need(kn_tensor *t, int code, const char *site);
@@ -181,6 +186,7 @@ static inline kn_tensor *rt_handle_new(rt_ctx *ctx)
     ctx->owned[ctx->n_owned++] = (rt_owned){t, (uint32_t)ctx->n_scopes};
     return t;
 }
+uint64_t rt_serial_next(void);                  /* for whoever hands out PENDING handles: never the same twice */
 bool rt_handle_own(rt_ctx *ctx, kn_tensor *t);  /* gives a handle to the innermost scope (takes over one count); false when memory is short */
 void rt_handles_return(rt_ctx *ctx);            /* the thread ends: its free handles go to the others */
 void rt_tensor_destroy(kn_tensor *t);           /* count reached zero */

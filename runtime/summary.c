@@ -57,7 +57,7 @@ static void book(summary *s, const rt_op *c, kn_tensor *const *out)
     int64_t bytes = 0;
     if (kn_failed(out[0]))
         return;
-    for (int i = 0; i < info->n_out && info->cls != KB_WRITE; i++)
+    for (int i = 0; i < kb_op_n_out(info, c->words) && info->cls != KB_WRITE; i++)
         if (info->cls != KB_VIEW || (c->in[0].kind == KN_KIND_TENSOR && out[i]->storage != c->in[0].as.tensor->storage))
             bytes += kn_numel(out[i]) * (int64_t)kb_dtype_bytes(kn_tensor_dtype(out[i]));
     double flops = flops_of(c, out[0]);
@@ -225,7 +225,7 @@ static void print_totals(const summary *s, kn_module *m, size_t n, const kn_valu
 static kn_status watch(summary *s, rt_ctx *ctx, kn_module *inside, size_t n, const kn_value *args, const char *site)
 {
     KN_SCOPE;
-    s->trace = (rt_trace){&watching, NULL, (uint32_t)ctx->n_scopes};
+    s->trace = (rt_trace){&watching, NULL, (uint32_t)ctx->n_scopes, NULL};
     ctx->trace = &s->trace;
     kn_value y = rt_call(inside, n, args, site);
     ctx->trace = NULL;

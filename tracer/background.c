@@ -42,7 +42,11 @@ static void *work(void *unused)
             last = &first;
         working_on = j->module;
         pthread_mutex_unlock(&lock);
-        tr_job_compile(j);
+        pthread_mutex_lock(&j->module->lock);
+        bool found = tr_job_find(j);
+        pthread_mutex_unlock(&j->module->lock);
+        if (!found)
+            tr_job_compile(j);
         publish(j);
         pthread_mutex_lock(&lock);
         working_on = NULL;

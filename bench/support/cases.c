@@ -60,6 +60,36 @@ static kn_module *make_encoder(const bench_case *c)
 }
 static kn_module *make_mlp(const bench_case *c) { return (void)c, kn_nn_sequential(kn_nn_linear(10, 32), kn_nn_relu(), kn_nn_linear(32, 2)); }
 
+/* ---- whole models, random weights ------------------------------------------------------------------------------------------------------------ */
+static kn_module *make_minilm(const bench_case *c)
+{
+    return kn_nn_transformer_encoder(c->width, 12, 6, .dim_feedforward = 4 * c->width, .activation = "gelu", .batch_first = 1);
+}
+static kn_module *make_resnet18(const bench_case *c) { return (void)c, resnet18(64, 1000); }
+static kn_module *make_mobilenet(const bench_case *c) { return (void)c, mobilenet_v2(1000); }
+
+/* An LSTM whose sequence of outputs is all that is asked for. */
+typedef struct Lstm { kn_module base; kn_module *lstm; } Lstm;
+static kn_tensor *lstm_forward(Lstm *self, kn_tensor *x) { return kn_as_tensor(kn_tuple_get(kn_call_value(self->lstm, x), 0)); }
+static const kn_field lstm_fields[] = {KN_CHILD(Lstm, lstm), KN_FIELDS_END};
+KN_DEFINE_CLASS(lstm_class, Lstm, lstm_forward, lstm_fields, tensor, (tensor));
+static kn_module *make_lstm(const bench_case *c)
+{
+    return KN_BASE(kn_new(Lstm, &lstm_class, .lstm = kn_nn_lstm(c->width, c->width, .num_layers = 2, .batch_first = 1)));
+}
+
+static kn_module *twelve(kn_module *(*layer)(const bench_case *c), const bench_case *c)
+{
+    kn_module *layers[12];
+    for (int i = 0; i < 12; i++)
+        layers[i] = layer(c);
+    return (kn_nn_sequential)(12, layers);
+}
+static kn_module *gpt_layer(const bench_case *c) { return gpt_block(c->width, 12, 0.1); }
+static kn_module *gpt_decoder_layer(const bench_case *c) { return gpt_decoder(c->width, 12, 127); }
+static kn_module *make_gpt_prefill(const bench_case *c) { return twelve(gpt_layer, c); }
+static kn_module *make_gpt_decode(const bench_case *c) { return twelve(gpt_decoder_layer, c); }
+
 /* ---- a loss: pointwise work reduced to one number ---------------------------------------------------------------------------------------------- */
 typedef struct Loss { kn_module base; } Loss;
 static kn_tensor *loss_forward(Loss *self, kn_tensor *x)
@@ -96,36 +126,6 @@ static kn_module *make_attend(const bench_case *c)
 {
     return KN_BASE(kn_new(Attend, &attend_class, .heads = c->sizes[2] / 3, .by_hand = c->mixed & 1, .last = c->mixed >> 1));
 }
-
-/* ---- whole models, random weights ------------------------------------------------------------------------------------------------------------ */
-static kn_module *make_minilm(const bench_case *c)
-{
-    return kn_nn_transformer_encoder(c->width, 12, 6, .dim_feedforward = 4 * c->width, .activation = "gelu", .batch_first = 1);
-}
-static kn_module *make_resnet18(const bench_case *c) { return (void)c, resnet18(64, 1000); }
-static kn_module *make_mobilenet(const bench_case *c) { return (void)c, mobilenet_v2(1000); }
-
-/* An LSTM whose sequence of outputs is all that is asked for. */
-typedef struct Lstm { kn_module base; kn_module *lstm; } Lstm;
-static kn_tensor *lstm_forward(Lstm *self, kn_tensor *x) { return kn_as_tensor(kn_tuple_get(kn_call_value(self->lstm, x), 0)); }
-static const kn_field lstm_fields[] = {KN_CHILD(Lstm, lstm), KN_FIELDS_END};
-KN_DEFINE_CLASS(lstm_class, Lstm, lstm_forward, lstm_fields, tensor, (tensor));
-static kn_module *make_lstm(const bench_case *c)
-{
-    return KN_BASE(kn_new(Lstm, &lstm_class, .lstm = kn_nn_lstm(c->width, c->width, .num_layers = 2, .batch_first = 1)));
-}
-
-static kn_module *twelve(kn_module *(*layer)(const bench_case *c), const bench_case *c)
-{
-    kn_module *layers[12];
-    for (int i = 0; i < 12; i++)
-        layers[i] = layer(c);
-    return (kn_nn_sequential)(12, layers);
-}
-static kn_module *gpt_layer(const bench_case *c) { return gpt_block(c->width, 12, 0.1); }
-static kn_module *gpt_decoder_layer(const bench_case *c) { return gpt_decoder(c->width, 12, 127); }
-static kn_module *make_gpt_prefill(const bench_case *c) { return twelve(gpt_layer, c); }
-static kn_module *make_gpt_decode(const bench_case *c) { return twelve(gpt_decoder_layer, c); }
 
 /* ---- twelve pointwise operators over one input and one row-broadcast bias ------------------------------------------------------------------ */
 typedef struct Chain { kn_module base; kn_tensor *bias; } Chain;
@@ -243,17 +243,6 @@ const bench_case bench_cases[] = {
      .work = BLOCK_FLOPS(16, 1024.0)},
     {"encoder", "transformer encoder layer [1, 128, 384], 12 heads", make_encoder, NULL, 3, {1, 128, 384}, .width = 384, .yard = BC_FLOPS,
      .work = 128 * (24.0 * 384 * 384 + 4.0 * 128 * 384)},
-    {"attention", "attention, 12 heads [1, 128, 768], the operator", make_attend, NULL, 4, {1, 128, 36, 64}, .yard = BC_FLOPS, .work = ATTEND_FLOPS(1, 12, 128, 128, 64)},
-    {"attention-hand", "attention, 12 heads [1, 128, 768], in operators", make_attend, NULL, 4, {1, 128, 36, 64}, .yard = BC_FLOPS,
-     .work = ATTEND_FLOPS(1, 12, 128, 128, 64), .mixed = 1},
-    {"attention-8", "attention, 12 heads [8, 384, 384], the operator", make_attend, NULL, 4, {8, 384, 36, 32}, .yard = BC_FLOPS,
-     .work = ATTEND_FLOPS(8, 12, 384, 384, 32)},
-    {"attention-hand-8", "attention, 12 heads [8, 384, 384], in operators", make_attend, NULL, 4, {8, 384, 36, 32}, .yard = BC_FLOPS,
-     .work = ATTEND_FLOPS(8, 12, 384, 384, 32), .mixed = 1},
-    {"attention-1", "attention, one query over 1024 keys, the operator", make_attend, NULL, 4, {1, 1024, 36, 64}, .yard = BC_BYTES,
-     .work = 4.0 * 12 * 64 * 2 * 1024, .mixed = 2},
-    {"attention-hand-1", "attention, one query over 1024 keys, in operators", make_attend, NULL, 4, {1, 1024, 36, 64}, .yard = BC_BYTES,
-     .work = 4.0 * 12 * 64 * 2 * 1024, .mixed = 3},
     {"minilm-1", "6 encoder layers [1, 128, 384], 12 heads", make_minilm, NULL, 3, {1, 128, 384}, .width = 384, .yard = BC_FLOPS,
      .work = 6 * 128 * (24.0 * 384 * 384 + 4.0 * 128 * 384)},
     {"minilm-8", "6 encoder layers [8, 128, 384], 12 heads", make_minilm, NULL, 3, {8, 128, 384}, .width = 384, .yard = BC_FLOPS,
@@ -265,6 +254,17 @@ const bench_case bench_cases[] = {
     {"gpt2-prefill", "12 GPT-2 layers [1, 128, 768]", make_gpt_prefill, NULL, 3, {1, 128, 768}, .width = 768, .yard = BC_FLOPS,
      .work = 12 * 128 * (24.0 * 768 * 768 + 4.0 * 128 * 768)},
     {"lstm", "LSTM, two layers of 256 [1, 64, 256]", make_lstm, NULL, 3, {1, 64, 256}, .width = 256, .yard = BC_FLOPS, .work = 64 * 2 * 16.0 * 256 * 256},
+    {"attention", "attention, 12 heads [1, 128, 768], the operator", make_attend, NULL, 4, {1, 128, 36, 64}, .yard = BC_FLOPS, .work = ATTEND_FLOPS(1, 12, 128, 128, 64)},
+    {"attention-hand", "attention, 12 heads [1, 128, 768], in operators", make_attend, NULL, 4, {1, 128, 36, 64}, .yard = BC_FLOPS,
+     .work = ATTEND_FLOPS(1, 12, 128, 128, 64), .mixed = 1},
+    {"attention-8", "attention, 12 heads [8, 384, 384], the operator", make_attend, NULL, 4, {8, 384, 36, 32}, .yard = BC_FLOPS,
+     .work = ATTEND_FLOPS(8, 12, 384, 384, 32)},
+    {"attention-hand-8", "attention, 12 heads [8, 384, 384], in operators", make_attend, NULL, 4, {8, 384, 36, 32}, .yard = BC_FLOPS,
+     .work = ATTEND_FLOPS(8, 12, 384, 384, 32), .mixed = 1},
+    {"attention-1", "attention, one query over 1024 keys, the operator", make_attend, NULL, 4, {1, 1024, 36, 64}, .yard = BC_BYTES,
+     .work = 4.0 * 12 * 64 * 2 * 1024, .mixed = 2},
+    {"attention-hand-1", "attention, one query over 1024 keys, in operators", make_attend, NULL, 4, {1, 1024, 36, 64}, .yard = BC_BYTES,
+     .work = 4.0 * 12 * 64 * 2 * 1024, .mixed = 3},
     {"chain-cheap-1M", "12 cheap operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0)},
     {"chain-cheap-16M", "12 cheap operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0)},
     {"chain-mixed-1M", "12 mixed operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0), .mixed = 1},

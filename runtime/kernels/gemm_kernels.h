@@ -16,6 +16,7 @@ typedef struct kb_tile {
     float *c;
     int64_t ldc;
     const float *bias; /* over columns, added at the end; NULL: none, or not yet */
+    const float *row_bias; /* over rows, likewise */
     int64_t k;
     int rows, cols;
     int first; /* the first block of k: C is set, not added to */

@@ -1,9 +1,9 @@
 /* kernels.h: what the eager kernels share: sizes of the canonical arithmetic, conversion and staging of elements, loop nests over
  * strided operands, and the tables that are compiled once per instruction set.
  *
- * Loops of the kernels work on contiguous elements of one math type (f32, f64, i64, and bool where that pays). Whatever else an operand
- * is (another dtype, strided, broadcast) is brought into that form in blocks of KK_STAGE elements on the stack, and results go back the same
- * way. So a loop is written once, and f16, bf16 and narrow integers need no loops of their own: integers wrap alike in 64 bits.
+ * Loops of the kernels work on contiguous elements of one math type (f32, f64, i64, and bool where that pays; pointwise loops in every integer type). Whatever
+ * else an operand is (another dtype, strided, broadcast) is brought into that form in blocks of KK_STAGE elements on the stack, and results go back the
+ * same way. So f16 and bf16 need no loops of their own, and most kernels none for narrow integers, which wrap alike in 64 bits.
  *
  * Kernels allocate nothing for pointwise work. Nothing here depends on the split into threads: see base/pool.h.
  */

@@ -201,6 +201,12 @@ INLINE void finish(const kb_tile *t, int rows, int nv, vec acc[][VECS])
                 UNROLL for (int i = 0; i < rows; i++)
                     acc[i][v] = add(acc[i][v], b);
             }
+        if (t->row_bias)
+            UNROLL for (int i = 0; i < rows; i++) {
+                vec b = spread(t->row_bias + i);
+                UNROLL for (int v = 0; v < nv; v++)
+                    acc[i][v] = add(acc[i][v], b);
+            }
         UNROLL for (int i = 0; i < rows; i++, c += ldc)
             UNROLL for (int v = 0; v < nv; v++)
                 store(c + v * W, acc[i][v]);
@@ -213,7 +219,8 @@ INLINE void finish(const kb_tile *t, int rows, int nv, vec acc[][VECS])
         vec b = bias ? load_some(bias + v * W, l) : zero();
         UNROLL for (int i = 0; i < rows; i++, d += ldc) {
             vec x = first ? acc[i][v] : add(load_some(d, l), acc[i][v]);
-            store_some(d, bias ? add(x, b) : x, l); /* 0 is no addition: it would turn -0 into 0 */
+            x = bias ? add(x, b) : x; /* 0 is no addition: it would turn -0 into 0 */
+            store_some(d, t->row_bias ? add(x, spread(t->row_bias + i)) : x, l);
         }
     }
 }
