@@ -35,6 +35,13 @@ static void use(planner *pl, uint32_t root, int32_t step)
     l->last = step;
 }
 
+/* The storage that an operator's first result is written to */
+static uint32_t result_of(const planner *pl, uint32_t node)
+{
+    int32_t sink = pl->f->node[node].sink;
+    return pl->f->node[sink >= 0 ? (uint32_t)sink : node].home;
+}
+
 static void use_call(planner *pl, int32_t node, int32_t step)
 {
     const ir_graph *ir = pl->f->g;
@@ -42,7 +49,7 @@ static void use_call(planner *pl, int32_t node, int32_t step)
     for (int k = 0; k < n->n_in; k++)
         if (ir_is(ir_in(ir, n, k)) && !cg_is_weak(ir, ir_in(ir, n, k)))
             use(pl, pl->f->node[ir_in(ir, n, k).i - 1].home, step);
-    use(pl, pl->f->node[node].home, step);
+    use(pl, result_of(pl, (uint32_t)node), step);
     bool several = kb_op_n_out(kb_op_info((kb_opcode)n->op), ir_words(ir, n)) > 1;
     for (int64_t i = node + 1; i < ir->n_nodes && several; i++)
         if (ir->nodes[i].op == IR_PROJ && (int32_t)ir_in(ir, &ir->nodes[i], 0).i - 1 == node)
@@ -374,7 +381,10 @@ static kn_status eager_operand(planner *pl, ir_ref r, kb_buf *buf, cg_place *pla
 static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *t, kb_buf *buf, cg_place *place)
 {
     const ir_graph *g = pl->f->g;
-    uint32_t root = k == 0 ? pl->f->node[node].home : UINT32_MAX;
+    uint32_t root = k == 0 ? result_of(pl, node) : UINT32_MAX;
+    kb_type strided;
+    if (k == 0 && pl->f->node[node].sink >= 0 && cg_sink_type(pl->f, (int32_t)node, pl->f->node[node].sink, &strided))
+        t = &strided;
     for (int64_t i = node + 1; k && i < g->n_nodes; i++)
         if (g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == node && g->nodes[i].attr == (uint32_t)k)
             root = g->nodes[i].root;
