@@ -200,6 +200,8 @@ void cg_kernel_release(cg_kernel_entry *e)
     pthread_mutex_unlock(&lock);
 }
 
+void cg_fork_lock(bool take) { take ? pthread_mutex_lock(&lock) : pthread_mutex_unlock(&lock); }
+
 static bool sweep_all(void)
 {
     pthread_mutex_lock(&lock);

@@ -40,6 +40,8 @@ static void put_place(kb_text *t, const cg_program *p, cg_place at)
         kb_put(t, " const%lld", (long long)at.offset / 8);
     else if (at.slot == CG_SLOT_SCALARS)
         kb_put(t, " scalar%lld", (long long)at.offset / 8);
+    else if (at.slot == CG_SLOT_ROWS)
+        kb_put(t, " between%lld", (long long)at.offset);
     else if (at.slot < CG_SLOT_INPUT + p->n_inputs)
         kb_put(t, " in%d+%lld", at.slot - CG_SLOT_INPUT, (long long)at.offset);
     else
@@ -56,9 +58,24 @@ static void put_step(kb_text *t, const cg_program *p, const cg_facts *f, int i)
         for (int k = 0; k < st->call.n_in + st->call.n_out; k++)
             put_place(t, p, st->places[k]);
         kb_put(t, st->k ? ", rows to " : "\n");
+        for (int k = 0; st->control && k < 2; k++) {      /* the regions' steps, indented */
+            const char *text = cg_control_program(st->control, k)->text;
+            kb_put(t, "   region %d:\n", k);
+            for (size_t n; text && *text; text += n + (text[n] == '\n')) {
+                n = strcspn(text, "\n");
+                kb_put(t, "     %.*s\n", (int)n, text);
+            }
+        }
     }
     if (!st->k)
         return;
+    if (st->second) {
+        kb_put(t, "a product by");
+        put_place(t, p, st->second->b);
+        kb_put(t, " to");
+        put_place(t, p, st->second->c);
+        kb_put(t, " through ");
+    }
     kb_put(t, "kernel %s rows %lld inner %lld split %s %lld by %lld:", st->k->name, (long long)st->rows, (long long)st->inner,
         st->by_rows ? "rows" : "blocks", (long long)st->n_split, (long long)st->grain);
     for (int k = 0; k < st->n_ptrs; k++) {

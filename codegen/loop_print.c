@@ -22,7 +22,8 @@ static void print_const(kb_text *t, const lp_inst *i)
         memcpy(&f, &bits, sizeof f);
         kb_put(t, " %.9g", (double)f);
     } else {
-        kb_put(t, " %lld", i->type == KN_I32 ? (long long)(int32_t)i->imm.bits : (long long)i->imm.bits);
+        uint64_t u = i->imm.bits;
+        kb_put(t, " %lld", i->type == KN_I32 ? (long long)(int32_t)u : i->type == KN_I16 ? (int16_t)u : i->type == KN_I8 ? (int8_t)u : (long long)u);
     }
 }
 

@@ -141,7 +141,7 @@ static uint32_t constant(lp_kernel *k, const cg_cell *v, uint8_t to)
 
 static uint32_t scalar(lp_kernel *k, const cg_cell *v, uint8_t to)
 {
-    uint8_t as = to == LP_PRED ? (v->type == KN_F64 ? KN_F64 : KN_I64) : to;
+    uint8_t as = to == LP_PRED ? (v->type == KN_F64 ? KN_F64 : KN_I64) : (uint8_t)kb_math_type((kn_dtype)to);
     return cg_convert(k, cg_e0(k, LP_SCALAR, as, (uint32_t)v->scalar, 0), to);
 }
 

@@ -201,6 +201,7 @@ static void summary(writer *w, tr_module *m)
         put_count(w, "fallbacks", s.fallbacks);
         put_count(w, "compile_us", s.compile_us);
         put_count(w, "pure_calls", atomic_load(&m->pure_calls));
+        put_count(w, "shared", m->shared);
         put_count(w, "plans", m->plans);
         put_count(w, "plan_us", m->plan_us);
         put_count(w, "kernels_compiled", s.kernels_compiled);
@@ -216,6 +217,8 @@ static void summary(writer *w, tr_module *m)
     if (m->options.pure)
         fprintf(w->f, "%llu calls without forward (pure)%s\n", (unsigned long long)atomic_load(&m->pure_calls),
                 atomic_load(&m->pure_revoked) ? "; revoked by an audit" : "");
+    if (m->shared)
+        fprintf(w->f, "%llu graphs share the code of others\n", (unsigned long long)m->shared);
     if (m->plans)
         fprintf(w->f, "%llu plans for further sizes without a compilation (%.1f ms)\n", (unsigned long long)m->plans, (double)m->plan_us / 1000);
     fprintf(w->f, "%llu compilations (%.1f ms), %llu recompilations, %llu fallbacks, %llu break sites\n", s.compiles, (double)s.compile_us / 1000, s.recompiles,
@@ -229,7 +232,7 @@ static void graph_line(writer *w, const tr_graph *g)
 {
     tr_variant *v = atomic_load(&((tr_graph *)(uintptr_t)g)->variant);
     const cg_stats *s = &g->stats;
-    const char *where = g->end->kind == EV_RETURN ? "return" : kb_break_get(g->end->op)->code;
+    const char *where = g->end->kind == EV_RETURN ? "return" : g->end->kind == EV_CUT ? "turn" : kb_break_get(g->end->op)->code;
     unsigned long long runs = atomic_load(&((tr_graph *)(uintptr_t)g)->runs);
     if (w->json) {
         put_count(w, "graph", (unsigned long long)g->number);

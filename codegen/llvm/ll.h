@@ -106,6 +106,9 @@ static inline bool ll_is_signed(int type) { return type == KN_I8 || type == KN_I
 int ll_bytes(int type);
 int ll_operands(const lp_inst *in);                              /* how many values it takes */
 
+/* ---- fast.c: a faster form of element value i with the same bits; NULL: there is none */
+LLVMValueRef ll_fast(ll_emit *e, uint32_t i, const ll_active *a);
+
 /* ---- memory.c: loads, stores, prefetches */
 LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueRef pos);
 void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *a, LLVMValueRef pos);
