@@ -86,7 +86,7 @@ static void check(kb_conv c)
     int64_t ny = c.batch * c.groups * c.cout * c.out[0] * c.out[1], nx = c.batch * c.groups * c.cin * c.in[0] * c.in[1];
     int64_t nw = c.groups * c.cout * c.cin * c.kernel[0] * c.kernel[1];
     float *x = drawn(nx), *w = drawn(nw), *b = drawn(c.groups * c.cout), *first = drawn(ny);
-    kb_packs packs = {0};
+    kb_packs packs = {.calls = 0};
     kb_source source = {&packs, 7};
     c.x = x;
     c.w = w;
