@@ -64,8 +64,12 @@ uint64_t ir_hash(const ir_graph *g)
         h = mix(h, n->op);
         for (int k = 0; k < n->n_in; k++)
             h = mix_ref(h, g, by, ir_in(g, n, k));
-        for (int k = 0; k < n->n_words; k++)
+        kb_control *c = kb_is_control((kb_opcode)n->op) ? kb_control_get(ir_words(g, n)[1]) : NULL;
+        if (c)
+            h = mix(h, c->content);             /* its number is this process's only */
+        for (int k = 0; k < n->n_words && !c; k++)
             h = mix(h, (uint64_t)ir_words(g, n)[k]);
+        kb_control_release(c);
         h = mix_type(h, &g->types[n->type]);
     }
     for (int64_t i = 0; i < g->n_outputs; i++)

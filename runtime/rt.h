@@ -217,6 +217,7 @@ static inline kn_tensor *rt_handle_new(rt_ctx *ctx)
     ctx->owned[ctx->n_owned++] = (rt_owned){t, (uint32_t)ctx->n_scopes};
     return t;
 }
+uint64_t rt_serial_next(void);                  /* for whoever hands out PENDING handles: never the same twice */
 bool rt_handle_own(rt_ctx *ctx, kn_tensor *t);  /* gives a handle to the innermost scope (takes over one count); false when memory is short */
 void rt_handles_return(rt_ctx *ctx);            /* the thread ends: its free handles go to the others */
 void rt_tensor_destroy(kn_tensor *t);           /* count reached zero */

@@ -39,6 +39,8 @@ static double flops_of(const rt_op *c, const kn_tensor *out)
         return 2 * n * (double)size_at(c, 0, -1);
     if (c->op == OP_addmm)
         return 2 * n * (double)size_at(c, 1, -1) + n;
+    if (c->op == OP_quantized_linear)
+        return 2 * n * (double)size_at(c, 0, -1) + (c->n_in > 2 && c->in[2].kind == KN_KIND_TENSOR ? n : 0) + (c->n_in > 3 && c->in[3].kind == KN_KIND_TENSOR ? n : 0);
     double bias = c->n_in > 2 && c->in[2].kind == KN_KIND_TENSOR ? n : 0;
     if (c->op == OP_linear)
         return 2 * n * (double)size_at(c, 0, -1) + bias;
@@ -57,7 +59,7 @@ static void book(summary *s, const rt_op *c, kn_tensor *const *out)
     int64_t bytes = 0;
     if (kn_failed(out[0]))
         return;
-    for (int i = 0; i < info->n_out && info->cls != KB_WRITE; i++)
+    for (int i = 0; i < kb_op_n_out(info, c->words) && info->cls != KB_WRITE; i++)
         if (info->cls != KB_VIEW || (c->in[0].kind == KN_KIND_TENSOR && out[i]->storage != c->in[0].as.tensor->storage))
             bytes += kn_numel(out[i]) * (int64_t)kb_dtype_bytes(kn_tensor_dtype(out[i]));
     double flops = flops_of(c, out[0]);

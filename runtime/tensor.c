@@ -263,6 +263,12 @@ void kn_assign(kn_tensor **slot, kn_tensor *t)
     kn_release(old);
 }
 
+uint64_t rt_serial_next(void)
+{
+    static _Atomic(uint64_t) next = 1;
+    return atomic_fetch_add_explicit(&next, 1, memory_order_relaxed);
+}
+
 /* Whether a placeholder failed is known once it is computed, where values decide. */
 static __attribute__((noinline)) void settle_pending(kn_tensor *t)
 {

@@ -247,7 +247,7 @@ static bool checks_after_write(const tr_graph *g)
 {
     bool check = false;
     for (tr_event *e = g->end->parent; e != g->begin; e = e->parent) {
-        check |= (kb_op_info((kb_opcode)e->op)->flags & KB_F_CHECKS) != 0;
+        check |= e->checks;
         if (e->writes && check)
             return true;
     }
@@ -302,14 +302,18 @@ bool tr_job_find(tr_job *j)
     return true;
 }
 
-/* The long part: no lock is needed. */
+/* The long part: no lock is held. The code generator is opened when a kernel has to be compiled; when that turns out to be impossible, all steps are
+ * eager. */
 void tr_job_compile(tr_job *j)
 {
-    cg_options o = {.name = "graph", .no_backend = cg_backend_get() == NULL};
-    if (o.no_backend)
+    cg_options o = {.name = "graph", .no_backend = cg_backend_missing()};
+    cg_program *code = o.no_backend ? NULL : cg_compile(j->ir, &o);
+    if (!code && cg_backend_missing()) {
+        cg_backend_get();                       /* says why */
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
-    j->no_backend = o.no_backend;
-    cg_program *code = cg_compile(j->ir, &o);
+        o.no_backend = j->no_backend = true;
+        code = cg_compile(j->ir, &o);
+    }
     j->variant->shared = code ? tr_program_new(code) : NULL;
     if (j->variant->shared)
         j->variant->program = code;
@@ -325,6 +329,10 @@ static void count(tr_job *j)
     tr_module *m = j->module;
     uint64_t us = (tr_now() - j->begin) / 1000;
     j->graph->stats = cg_program_stats(j->variant->program);
+    m->kernels_compiled += (uint64_t)j->graph->stats.kernels_compiled;
+    m->cache_hits += (uint64_t)j->graph->stats.cache_hits;
+    m->cache_misses += (uint64_t)j->graph->stats.cache_misses;
+    m->cache_bytes += (uint64_t)j->graph->stats.cache_bytes;
     if (j->generic && !j->graph->stats.kernels_compiled) {
         m->plans++;
         m->plan_us += us;

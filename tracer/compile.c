@@ -169,6 +169,8 @@ static void free_events(tr_event *top)
     tr_event *e = top;
     while (e) {                                 /* depth first; events are the arena's, layouts are counted */
         tr_event *next = atomic_load(&e->child);
+        if (e->kind == EV_OP)
+            kb_words_release((kb_opcode)e->op, e->words);
         for (int i = 0; e->kind == EV_OP && i < e->n_out; i++)
             kb_layout_release(e->out[i].layout);
         for (int i = 0; i < e->n_bind; i++)

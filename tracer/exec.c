@@ -130,7 +130,7 @@ static kn_status run_op(tr_frame *f, const tr_event *e)
     if (!fresh)
         return KN_OK;
     return tr_copies(f, e) ? kb_run_copy(&in[0], out[0].data)
-                           : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, tr_words(f, e)});
+                           : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, tr_words(f, e), NULL});
 }
 
 static void run_event(tr_frame *f, const tr_event *e)

@@ -230,7 +230,9 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
             out[0] = c->in[0].as.tensor;
             tr_note_write(f, e->in[0], out[0]);
         } else if (!hand_out(f, ctx, e, out)) {
-            out[0] = out[1] = out[2] = rt_error_tensor(ctx, kb_op_info(c->op)->name, c->site);
+            kn_tensor *bad = rt_error_tensor(ctx, kb_op_info(c->op)->name, c->site);
+            for (int i = 0; i < KB_MAX_OUT; i++)
+                out[i] = bad;
             return true;
         }
         f->at = e;
@@ -572,8 +574,6 @@ bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars)
     return good;
 }
 
-static _Atomic(uint64_t) next_serial = 1;
-
 tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const *args, int n)
 {
     tr_frame *f = atomic_exchange(&m->spare, NULL);
@@ -589,7 +589,7 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
     }
     f->trace = (rt_trace){&tr_frame_ops, ctx->trace, (uint32_t)ctx->n_scopes, NULL};
     f->entry = e;
-    f->serial = atomic_fetch_add_explicit(&next_serial, 1, memory_order_relaxed);
+    f->serial = rt_serial_next();
     f->ctx = ctx;
     f->at = f->graph_begin = e->root;
     f->ran_to = NULL;
@@ -624,6 +624,8 @@ void tr_frame_free(tr_frame *f)
         tr_free_text(f->slots[i].error);
         f->slots[i] = (tr_slot){0};
     }
+    while (f->n_controls)
+        kb_control_release(f->controls[--f->n_controls]);
     tr_free_text(f->lost_write);
     f->lost_write = NULL;
     f->n_externs = f->n_slots = 0;

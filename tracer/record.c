@@ -1,5 +1,6 @@
 /* record.c: a call is written down while it runs eagerly. */
 #include "tracer/record.h"
+#include "base/userop.h"
 #include <string.h>
 
 enum { MAX_EVENTS = 200000 };                   /* of one compiled module */
@@ -74,7 +75,7 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
 {
     const kb_opinfo *info = kb_op_info(c->op);
     bool writes = info->cls == KB_WRITE;
-    size_t n_out = writes ? 0 : (size_t)info->n_out;
+    size_t n_out = writes ? 0 : (size_t)kb_op_n_out(info, c->words);
     tr_event *e = tr_event_new(f->module, (size_t)c->n_in, (size_t)c->n_words, n_out, n_externs - f->n_externs);
     if (!e)
         return NULL;
@@ -82,9 +83,9 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     e->op = (uint16_t)c->op;
     e->math = (uint8_t)f->ctx->last_math;
     e->writes = writes;
-    e->size_mask = tr_size_mask(c->op, c->n_words, c->words);
-    e->checks = (info->flags & KB_F_CHECKS) != 0;
-    e->plain = n_out == 1 && c->op != OP_custom && !f->generic;
+    e->size_mask = kb_size_mask(c->op, c->n_words, c->words);
+    e->checks = kb_op_checks(c->op, c->words);
+    e->plain = n_out == 1 && c->op != OP_custom && !(info->flags & KB_F_CONTROL) && !f->generic;
     e->first_slot = f->n_slots;
     e->first_scalar = f->n_scalars;
     e->first_extern = f->n_externs;
@@ -94,6 +95,7 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     memcpy((void *)(uintptr_t)e->in, in, (size_t)c->n_in * sizeof *in);
     if (c->n_words)
         memcpy((void *)(uintptr_t)e->words, c->words, (size_t)c->n_words * sizeof *c->words);
+    kb_words_retain(c->op, c->words);
     for (uint32_t i = f->n_externs; i < n_externs; i++) {
         const kn_tensor *t = f->externs[i];
         ((tr_bind *)(uintptr_t)e->bind)[i - f->n_externs] = (tr_bind){i, kb_layout_retain(t->layout)};
@@ -125,6 +127,7 @@ static void want_operands(tr_frame *f, const tr_event *e)
 /* An event that nobody will see: the arena keeps its memory, its layouts are given back. */
 static void forget(tr_event *e)
 {
+    kb_words_release((kb_opcode)e->op, e->words);
     for (int i = 0; i < e->n_out; i++)
         kb_layout_release(e->out[i].layout);
     for (int i = 0; i < e->n_bind; i++)

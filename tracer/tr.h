@@ -179,6 +179,7 @@ typedef struct tr_module {
     _Atomic(bool) pure_revoked;
     uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
     uint64_t paths, compiles, recompiles, compile_us, events, plans, plan_us, shared;      /* shared: graphs that found their code */
+    uint64_t kernels_compiled, cache_hits, cache_misses, cache_bytes;
 } tr_module;
 
 /* ---- frames --------------------------------------------------------------------------------------------------------------------------------- */
@@ -221,6 +222,8 @@ struct tr_frame {
     int64_t *key;                               /* everything sizes depend on so far: layouts of externs, size words */
     int64_t n_key, cap_key, cap_shapes, cap_extern_layouts;
     int64_t *call_words;                        /* words of this call's ops that have size words */
+    kb_control **controls;                      /* that those words name, held until the call is over */
+    int64_t n_controls, cap_controls;
     uint32_t *word_at;                          /* by event depth: where its words begin */
     int64_t n_call_words, cap_call_words, cap_word_at;
     uint32_t next_version;
@@ -290,8 +293,6 @@ tr_variant *tr_plan_take(tr_frame *f, tr_graph *g);
 void tr_plan_give(tr_graph *g, tr_variant *v);
 tr_variant *tr_plan_insert(tr_graph *g, tr_variant *v);        /* v, or an equal one that was there; taken for use */
 void tr_plans_free(tr_graph *g);
-/* Words of e that are sizes. */
-uint64_t tr_size_mask(kb_opcode op, int n_words, const int64_t *words);
 
 /* Other calls may have lengthened the path since this frame was made, so replay asks again. */
 bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
