@@ -20,7 +20,7 @@ enum {
     PANEL = KB_GEMM_PANEL,
     PLACES = 128,               /* of a block of results, straight */
     PAIR = 32,                  /* of them whose taps are gathered at once: 32 KiB, for L1 */
-    ROWS = 84,                  /* places of a block, turned: a multiple of every tile height */
+    ROWS = 98,                  /* places of a block, turned: a multiple of every tile height */
     COLS = 512                  /* channels of a block, turned */
 };
 #define PARALLEL_NS 8000.0
@@ -413,11 +413,11 @@ static void run_job(job *j)
         kb_parallel_for_most(items * c->cout, 1 + 16384 / j->places, (int)most, finish_rows, j);
 }
 
-/* Turned, if panels of places would stay empty for more than a tenth. */
+/* Turned, if panels of places would stay empty for more than a tenth; a twentieth, where the transposition at the end counts little. */
 static bool better_turned(const job *j)
 {
     int64_t padded = ceil_div(j->places, PANEL) * PANEL;
-    return j->places <= 2 * ROWS && 10 * (padded - j->places) > padded && j->c->cout >= PANEL;
+    return j->places <= 2 * ROWS && (j->k < 512 ? 10 : 20) * (padded - j->places) > padded && j->c->cout >= PANEL;
 }
 
 int kk_conv_packed(const kb_conv *c)
