@@ -3,6 +3,7 @@
  */
 #include "base/env.h"
 #include "base/error.h"
+#include "base/userop.h"
 #include "codegen/internal.h"
 #include <fenv.h>
 #include <stdio.h>
@@ -24,6 +25,9 @@ void cg_program_free(cg_program *p)
     for (int i = 0; i < p->n_steps; i++)
         if (p->steps[i].entry)
             cg_kernel_release(p->steps[i].entry);
+    for (int64_t i = 0; i < p->n_controls; i++)
+        cg_control_free(p->controls[i]);
+    kb_free(p->controls);
     for (int64_t i = 0; i < p->n_layouts; i++)
         kb_layout_release(p->layouts[i]);
     for (int64_t i = 0; i < p->n_kernels; i++)
@@ -48,8 +52,16 @@ static void count(cg_program *p, const cg_facts *f)
     }
     for (int i = 0; i < p->n_steps; i++) {
         p->stats.eager_steps += p->steps[i].eager;
-        p->stats.products += p->steps[i].product != NULL;
+        p->stats.products += (p->steps[i].product != NULL) + (p->steps[i].second != NULL);
         p->stats.copies += p->steps[i].eager && p->steps[i].call.op == OP_clone;
+    }
+    for (int64_t i = 0; i < 2 * p->n_controls; i++) {
+        const cg_stats *s = &cg_control_program(p->controls[i / 2], (int)(i % 2))->stats;
+        p->stats.kernels += s->kernels;
+        p->stats.kernels_compiled += s->kernels_compiled;
+        p->stats.products += s->products;
+        p->stats.codegen_ms += s->codegen_ms;
+        p->stats.codegen_wall_ms += s->codegen_wall_ms;
     }
     p->stats.groups = p->n_steps;
     p->stats.arena_bytes = p->arena_bytes;
@@ -100,6 +112,7 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     static const int limits[] = {CG_MAX_NODES, 12, 3, 1};
     builder b = {0};
     kn_status s = KN_E_INTERNAL;
+    p->want_text = dir || (o && o->text);
     for (int i = 0; i < 4 && s == KN_E_INTERNAL; i++) {
         builder_fini(&b);
         s = group_and_lower(&b, g, o && o->no_backend, limits[i]);
@@ -112,7 +125,7 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
         s = cg_make_code(p, b.lowered, dir);
     if (s == KN_OK) {
         count(p, &b.f);
-        p->text = dir || (o && o->text) ? cg_describe(p, &b.f) : NULL;
+        p->text = p->want_text ? cg_describe(p, &b.f) : NULL;
         if (dir && p->text)
             cg_dump(dir, "program.txt", p->text);
     }
@@ -145,7 +158,7 @@ static bool all_used(const ir_graph *g)
 {
     for (int64_t i = 0; i < g->n_nodes; i++) {
         const ir_node *n = &g->nodes[i];
-        if (n->op < OP_COUNT && !(n->flags & IR_N_USED) && !(kb_op_info((kb_opcode)n->op)->flags & KB_F_CHECKS))
+        if (n->op < OP_COUNT && !(n->flags & IR_N_USED) && !kb_op_checks((kb_opcode)n->op, ir_words(g, n)))
             return false;
     }
     return true;

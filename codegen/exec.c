@@ -92,6 +92,25 @@ static void finish_rows(void *arg, int64_t row0, int64_t row1, int64_t i0, int64
         lp_interpret(p->st->k, ptrs, p->scalars, row0, row1, i0, i1);
 }
 
+/* Rows between two products: they stand in scratch, so that row row0 of the kernel is the first there. */
+static void finish_between(void *arg, int64_t row0, int64_t n, void *rows, void *worked, int64_t *lengths, int worker)
+{
+    const piece *p = arg;
+    const cg_step *st = p->st;
+    void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
+    int64_t before = row0 * st->inner * (int64_t)sizeof(float);
+    (void)lengths;
+    if (ptrs != own)
+        memcpy(own, ptrs, (size_t)st->n_ptrs * sizeof *own);
+    for (int b = 0; b < st->n_ptrs; b++)
+        if (st->ptrs[b].slot == CG_SLOT_ROWS && !st->scratch[b])
+            own[b] = (void *)((uintptr_t)(st->ptrs[b].offset ? worked : rows) - (uintptr_t)before);
+    if (st->fn)
+        st->fn(own, p->scalars, st->shape, row0, row0 + n, 0, st->inner);
+    else
+        lp_interpret(st->k, own, p->scalars, row0, row0 + n, 0, st->inner);
+}
+
 static void *at(char *const *bases, cg_place p) { return bases[p.slot] + p.offset; }
 
 static kn_status run_convolution(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
@@ -116,32 +135,42 @@ static kn_status run_convolution(const cg_program *p, const cg_step *st, char *c
     return kb_conv_f32(&c) ? KN_OK : kb_error_status();
 }
 
-static kn_status run_product(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+/* A prepared product with its pointers. */
+static kb_gemm opened(const cg_product *q, char *const *bases, const run *r)
 {
-    const cg_product *q = st->product;
-    if (q->is_conv)
-        return run_convolution(p, st, bases, r);
     kb_gemm g = q->gemm;
-    void *ptrs[CG_MAX_BUFFERS];
-    int64_t own[32];
-    piece w;
     g.a = at(bases, q->a);
     g.b = at(bases, q->b);
     g.c = at(bases, q->c);
     g.bias = q->bias.slot == CG_SLOT_NULL ? NULL : at(bases, q->bias);
     if (q->source >= 0 && r->sources && r->sources[q->source].packs)
         g.packed = kb_packs_get(&r->sources[q->source], &g);
+    return g;
+}
+
+static kn_status run_product(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    if (st->product->is_conv)
+        return run_convolution(p, st, bases, r);
+    kb_gemm g = opened(st->product, bases, r);
+    void *ptrs[CG_MAX_BUFFERS];
+    int64_t own[32];
+    piece w;
     if (st->k) {
         w = open_piece(p, st, bases, r->scalars, ptrs, own);
         g.finish = finish_rows;
         g.arg = &w;
-        g.whole_rows = q->whole_rows;
+        g.whole_rows = st->product->whole_rows;
         g.most = r->threads;
     }
-    return kb_gemm_f32(&g) ? KN_OK : kb_error_status();
+    if (!st->second)
+        return kb_gemm_f32(&g) ? KN_OK : kb_error_status();
+    g.finish = NULL;
+    kb_gemm_chain c = {.type = KN_F32, .first = g, .second = opened(st->second, bases, r), .between = finish_between, .apart = st->apart, .arg = &w, .most = r->threads};
+    return kb_gemm_chain_run(&c) ? KN_OK : kb_error_status();
 }
 
-static kn_status run_eager(const cg_step *st, char *const *bases)
+static kn_status run_eager(const cg_step *st, char *const *bases, const run *r)
 {
     kb_buf bufs[KB_MAX_IN + KB_MAX_OUT];
     int n = st->call.n_in + st->call.n_out;
@@ -154,7 +183,7 @@ static kn_status run_eager(const cg_step *st, char *const *bases)
     kb_call c = st->call;
     c.in = bufs;
     c.out = bufs + c.n_in;
-    return kb_run(&c);
+    return st->control ? cg_control_run(st->control, &c, r->sources) : kb_run(&c);
 }
 
 static kn_status run_steps(const cg_program *p, char *const *bases, const run *r, bool *wrote)
@@ -167,7 +196,7 @@ static kn_status run_steps(const cg_program *p, char *const *bases, const run *r
             run_kernel(p, st, bases, r);
             continue;
         }
-        kn_status s = st->eager ? run_eager(st, bases) : run_product(p, st, bases, r);
+        kn_status s = st->eager ? run_eager(st, bases, r) : run_product(p, st, bases, r);
         if (s != KN_OK)
             return s;
     }
@@ -196,7 +225,9 @@ static void free_outputs(const cg_program *p, void **outputs, int n)
     }
 }
 
-kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void **outputs, bool *wrote)
+/* given: blocks for the outputs; NULL: they are allocated, into `outputs`. */
+static kn_status run_program(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void *const *given, void **outputs,
+                             bool *wrote)
 {
     char small[STACK_ARENA] __attribute__((aligned(64)));
     char *few[STACK_BASES], **bases = few, *arena = small;
@@ -214,10 +245,13 @@ kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source 
     bases[CG_SLOT_ARENA] = arena;
     bases[CG_SLOT_CONSTS] = (char *)p->consts;
     bases[CG_SLOT_SCALARS] = (char *)scalars;
+    bases[CG_SLOT_ROWS] = small;                /* never followed: see finish_between */
     for (int i = 0; i < p->n_inputs; i++)
         bases[CG_SLOT_INPUT + i] = inputs[i];
     int made = 0;
-    for (; s == KN_OK && made < p->n_outputs; made++) {
+    for (int i = 0; given && i < p->n_outputs; i++)
+        bases[CG_SLOT_INPUT + p->n_inputs + i] = given[i];
+    for (; s == KN_OK && !given && made < p->n_outputs; made++) {
         outputs[made] = kb_data_alloc((size_t)p->output_bytes[made]);
         bases[CG_SLOT_INPUT + p->n_inputs + made] = outputs[made];
         if (!outputs[made]) {
@@ -227,13 +261,24 @@ kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source 
     }
     if (s == KN_OK)
         s = run_default(p, bases, &(run){sources, scalars, threads}, wrote);
-    if (s != KN_OK)
+    if (s != KN_OK && !given)
         free_outputs(p, outputs, made);
     if (arena_bytes > STACK_ARENA && arena)
         kb_data_free(arena, arena_bytes);
     if (bases != few)
         kb_free(bases);
     return s;
+}
+
+kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void **outputs, bool *wrote)
+{
+    return run_program(p, inputs, sources, scalars, NULL, outputs, wrote);
+}
+
+kn_status cg_run_into(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void *const *outputs)
+{
+    bool wrote;
+    return run_program(p, inputs, sources, scalars, outputs, NULL, &wrote);
 }
 
 kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs)

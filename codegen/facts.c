@@ -3,12 +3,13 @@
  * ORDER. A node depends on the last writer of each storage that it reads; a write depends on the last writer of its storage and on all that have
  * read it since. Inputs of one alias class are one storage here. A fresh result is the first write of its own storage.
  *
- * KIND. What can be part of a generated kernel: pointwise ops with a body, in bool, i32, i64, f32 or f64; copies that views make; writes whose target is
- * no operand seen through another map; reductions over trailing axes; softmax and layer_norm over trailing axes; batch_norm in evaluation. The rest is CG_EAGER, empty tensors
- * included. CG_PRODUCT is a call of the matrix product or of a convolution, prepared.
+ * KIND. What can be part of a generated kernel: pointwise ops with a body, in every dtype; copies that views make; writes whose target is no operand seen
+ * through another map; reductions over trailing axes; softmax and layer_norm over trailing axes; batch_norm in evaluation. The rest is CG_EAGER, empty
+ * tensors included. CG_PRODUCT is a call of the matrix product or of a convolution, prepared.
  */
 #include "base/body.h"
 #include "base/error.h"
+#include "base/userop.h"
 #include "codegen/internal.h"
 #include <stdio.h>
 #include <string.h>
@@ -35,8 +36,7 @@ kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type 
     return kb_infer_run(in);
 }
 
-static bool computes(kn_dtype d) { return d == KN_BOOL || d == KN_I32 || d == KN_I64 || d == KN_F32 || d == KN_F64; }
-static bool is_float(kn_dtype d) { return d == KN_F32 || d == KN_F64; }
+static bool is_float(kn_dtype d) { return kb_dtype_category(d) == KB_CAT_FLOAT; }
 
 /* cg_body_find, remembered; threads that race write the same */
 static const cg_body *body_row(kb_body_id body, kn_dtype math)
@@ -81,14 +81,6 @@ bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r)
 }
 
 /* ---- kinds ---------------------------------------------------------------------------------------------------------------------- */
-static bool dtypes_compute(const ir_graph *g, const ir_node *n)
-{
-    for (int k = 0; k < n->n_in; k++)
-        if (ir_is(ir_in(g, n, k)) && !computes(ir_type(g, ir_in(g, n, k))->dtype))
-            return false;
-    return computes(g->types[n->type].dtype);
-}
-
 /* The reduced part when `dims` (a word list; empty or -1: all) is a run of trailing axes of x, else 0. */
 static int64_t trailing(const kb_type *x, const int64_t *list)
 {
@@ -113,7 +105,7 @@ static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
     bool logic = op == OP_all || op == OP_any;
     if (op == OP_argmax || op == OP_argmin || (!logic && in == KN_BOOL && (op == OP_amax || op == OP_amin)))
         return CG_EAGER;
-    if (!logic && out != f->math)
+    if (!logic && kb_math_type(out) != f->math)
         return CG_EAGER;
     f->inner = trailing(x, ir_words(g, n));
     f->numel = cg_numel(x);
@@ -155,7 +147,7 @@ static bool is_channel_norm(const ir_graph *g, uint32_t at, cg_fact *f)
 {
     const ir_node *n = &g->nodes[at];
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
-    if (n->op != OP_batch_norm || ir_words(g, n)[0] || n->n_in < 5 || !ir_is(ir_in(g, n, 4)) || !is_float(x->dtype) || f->numel == 0)
+    if (n->op != OP_batch_norm || ir_words(g, n)[0] || n->n_in < 5 || !ir_is(ir_in(g, n, 4)) || (x->dtype != KN_F32 && x->dtype != KN_F64) || f->numel == 0)
         return false;
     for (int k = 1; k < 5; k++)
         if (ir_is(ir_in(g, n, k)) && ir_type(g, ir_in(g, n, k))->dtype != x->dtype)
@@ -247,6 +239,25 @@ static bool write_is_clean(const cg_facts *f, const ir_graph *g, uint32_t at)
     return true;
 }
 
+/* A user's operator: generated where it has a scalar body whose rows the loop IR can say. */
+static cg_kind custom_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
+{
+    const kb_userop *u = kb_userop_get(ir_words(g, n)[0]);
+    if (!u || !u->formula)
+        return CG_EAGER;
+    f->cost = 1;
+    for (int i = 0; i < u->formula->n; i++) {
+        const kb_formula_node *v = &u->formula->v[i];
+        if (v->kind != KB_FX_BODY)
+            continue;
+        kn_dtype math = v->bools ? KN_BOOL : kb_math_type(f->math);
+        if (!cg_body_find(v->name, math))
+            return CG_EAGER;
+        f->cost += cg_body_cost(v->name, math);
+    }
+    return f->cost > CG_MAX_COST / 2 ? CG_EAGER : CG_POINT;
+}
+
 static cg_kind kind_of(cg_facts *f, uint32_t at)
 {
     const ir_graph *g = f->g;
@@ -262,7 +273,7 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
     me->numel = cg_numel(domain);
     if (!f->all_eager && is_channel_norm(g, at, me))
         return CG_CHANNEL_NORM;
-    if (f->all_eager || info->n_out > 1 || me->numel == 0 || !dtypes_compute(g, n) || !computes(me->math))
+    if (f->all_eager || info->n_out > 1 || me->numel == 0)
         return CG_EAGER;
     cg_recipe r;
     if (is_product(g, n, me) || is_convolution(g, n, me))
@@ -274,6 +285,8 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
             return CG_EAGER;
         return info->cls == KB_REDUCTION ? reduction_kind(g, n, me) : composite_kind(g, n, me);
     }
+    if (n->op == OP_custom)
+        return custom_kind(g, n, me);
     if (info->cls != KB_POINTWISE && info->cls != KB_WRITE && n->op != OP_full)
         return CG_EAGER;
     if (!cg_recipe_of(g, at, me->math, &r) || (info->cls == KB_WRITE && !write_is_clean(f, g, at)))

@@ -6,7 +6,9 @@
 #ifndef CG_INTERNAL_H
 #define CG_INTERNAL_H
 #include "base/conv.h"
+#include "base/gemm.h"
 #include "base/kernel.h"
+#include "base/text.h"
 #include "codegen/cg.h"
 #include "codegen/emit_math.h"
 
@@ -105,19 +107,25 @@ typedef struct cg_group {
     int32_t *nodes;             /* ascending */
     int n;
     int32_t product;            /* fused with this product: works on its rows as they are finished; -1: none */
+    int32_t second;             /* with a product: what becomes of its rows is the A of this one, and stays in the cache (chain.c); -1: none */
     bool fused, dead /* merged into another */;
     int cost;
 } cg_group;
 
-/* Its members, the product included. */
-static inline int cg_members(const cg_group *g) { return g->n + (g->product >= 0); }
-static inline int32_t cg_member(const cg_group *g, int i) { return i < g->n ? g->nodes[i] : g->product; }
+/* Its members, the products included. */
+static inline int cg_members(const cg_group *g) { return g->n + (g->product >= 0) + (g->second >= 0); }
+static inline int32_t cg_member(const cg_group *g, int i) { return i < g->n ? g->nodes[i] : i == g->n ? g->product : g->second; }
 
 typedef struct cg_groups {
     cg_group *v;        int64_t n, cap;
     int32_t *order;     int64_t n_order;    /* live groups as they run */
 } cg_groups;
 
+/* chain.c: can a product take its A from the rows that the group, which follows a product, makes of that one's? And is it worth it? */
+bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second);
+bool cg_chain_pays(const cg_facts *f, const cg_group *g, int32_t second);
+/* The product that a node is, as far as its layouts tell. False where it is none. */
+bool cg_gemm_of_node(const cg_facts *f, int32_t node, kb_gemm *out);
 kn_status cg_fuse(cg_facts *f, cg_groups *gs);
 kn_status cg_order(cg_facts *f, cg_groups *gs);
 void cg_groups_fini(cg_groups *gs);
@@ -153,10 +161,23 @@ typedef struct cg_product {
 
 typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; code.c */
 
+/* The regions of a control operator as programs (control.c) */
+typedef struct cg_control cg_control;
+cg_control *cg_control_new(const int64_t *words, bool all_eager, bool text);    /* NULL after a failure */
+void cg_control_free(cg_control *r);            /* NULL: nothing */
+const struct cg_program *cg_control_program(const cg_control *r, int which);
+bool cg_control_wants_source(const cg_control *r, int operand);     /* of the operator: packed forms of it would be used */
+void cg_control_set_source(cg_control *r, int operand, int32_t input);
+kn_status cg_control_run(const cg_control *r, const kb_call *call, const kb_source *sources);
+/* Runs p into blocks that the caller has: nothing of p writes an input. */
+kn_status cg_run_into(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void *const *outputs);
+
 /* An eager call, a product, a kernel, or a product with a kernel on its rows */
 typedef struct cg_step {
     bool eager;
-    const cg_product *product;
+    const cg_product *product, *second;
+    bool apart;                 /* of two products: the kernel between them reads the first's rows after it has stored some of the second's */
+    const cg_control *control;                  /* of an eager call that chooses between programs */
     bool writes_input;          /* storage older than the run */
     /* a kernel, where k is set */
     lp_fn fn;                   /* NULL: interpreted */
@@ -180,7 +201,8 @@ typedef struct cg_step {
     int32_t group;
 } cg_step;
 
-enum { CG_SLOT_NULL = 0, CG_SLOT_ARENA = 1, CG_SLOT_CONSTS = 2, CG_SLOT_SCALARS = 3, CG_SLOT_INPUT = 4 };   /* then inputs, then outputs */
+enum { CG_SLOT_NULL = 0, CG_SLOT_ARENA = 1, CG_SLOT_CONSTS = 2, CG_SLOT_SCALARS = 3,
+    CG_SLOT_ROWS = 4 /* scratch between two products; offset 1: the second's A */, CG_SLOT_INPUT = 5 /* then inputs, then outputs */ };
 
 struct cg_program {
     kb_arena arena;
@@ -190,6 +212,8 @@ struct cg_program {
     int64_t arena_bytes, scratch_bytes /* a worker */;
     double *consts;
     bool *packs;                /* by input; NULL: nowhere */
+    cg_control **controls;      int64_t n_controls, cap_controls;
+    bool want_text;
     int max_bufs;
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
     cg_stats stats;
@@ -201,6 +225,13 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
 void cg_program_fini_steps(cg_program *p);
 
 /* code.c: every kernel step gets its code, from the cache of equal kernels or from the backend. Takes kernels out of lowered. */
+/* backend.c: builds, as the object cache knows them. */
+bool cg_backend_build(char *id, size_t size);       /* of the code generator that would be opened, or is, without loading it; false: none has one */
+bool cg_backend_stamp(char *stamp, size_t size);    /* of the library behind the open one; false: it isn't what cg_backend_build names */
+bool cg_file_stamp(const char *path, char *stamp, size_t size);    /* "path\nsize seconds nanoseconds\n" */
+/* cache_key.c: the parts of a key. False: there can be no cache. */
+bool cg_cache_identity(kb_text *t);
+void cg_cache_put_kernel(kb_text *t, const lp_kernel *k);
 kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir);
 void cg_kernel_release(cg_kernel_entry *e);
 bool cg_checking(void);         /* debug builds, KN_CHECK: graphs and kernels are verified on their way */

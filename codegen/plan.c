@@ -42,7 +42,8 @@ static void use_call(planner *pl, int32_t node, int32_t step)
         if (ir_is(ir_in(ir, n, k)) && !cg_is_weak(ir, ir_in(ir, n, k)))
             use(pl, pl->f->node[ir_in(ir, n, k).i - 1].home, step);
     use(pl, pl->f->node[node].home, step);
-    for (int64_t i = node + 1; i < ir->n_nodes && kb_op_info((kb_opcode)n->op)->n_out > 1; i++)
+    bool several = kb_op_n_out(kb_op_info((kb_opcode)n->op), ir_words(ir, n)) > 1;
+    for (int64_t i = node + 1; i < ir->n_nodes && several; i++)
         if (ir->nodes[i].op == IR_PROJ && (int32_t)ir_in(ir, &ir->nodes[i], 0).i - 1 == node)
             use(pl, ir->nodes[i].root, step);
 }
@@ -56,6 +57,8 @@ static void use_group(planner *pl, int32_t group, int32_t step)
             use(pl, w->root[b], step);
     if (!g->fused || g->product >= 0)
         use_call(pl, g->fused ? g->product : g->nodes[0], step);
+    if (g->second >= 0)
+        use_call(pl, g->second, step);
 }
 
 static kn_status set_outputs(planner *pl)
@@ -159,8 +162,8 @@ static bool reads_as_operand(const cg_facts *f, int32_t product, uint32_t root)
  * written to must be nobody's. */
 static bool may_take_over(const planner *pl, const cg_group *g, uint32_t from, uint32_t root)
 {
-    if (g->product < 0)
-        return true;
+    if (g->product < 0 || g->second >= 0)
+        return g->second < 0;
     uint32_t c = pl->f->node[g->product].home;
     return root != c && root != pl->shares && from != c && !reads_as_operand(pl->f, g->product, from);
 }
@@ -219,6 +222,27 @@ static uint32_t share_result(const planner *pl, const cg_group *g, const cg_lowe
     return UINT32_MAX;
 }
 
+/* The storage that a second product's A is; UINT32_MAX: there is none */
+static uint32_t between_of(const planner *pl, const cg_group *g)
+{
+    const ir_graph *ir = pl->f->g;
+    return g->second < 0 ? UINT32_MAX : pl->f->node[ir_in(ir, &ir->nodes[g->second], ir->nodes[g->second].op == OP_addmm).i - 1].home;
+}
+
+/* What stands between two products: in scratch rows, one memory where the kernel allows it. */
+static void place_between(planner *pl, const cg_group *g, const cg_lowered *w)
+{
+    uint32_t c = pl->f->node[g->product].home, made = between_of(pl, g);
+    int from = -1, to = -1;
+    for (int b = 0; b < (int)w->k->n_buffers; b++) {
+        from = w->root[b] == c ? b : from;
+        to = w->root[b] == made ? b : to;
+    }
+    bool apart = from >= 0 && to >= 0 && from != to && !read_before(w->k, (uint32_t)from, (uint32_t)to);
+    pl->lives[c].slot = pl->lives[made].slot = CG_SLOT_ROWS;
+    pl->lives[made].offset = apart;
+}
+
 static void plan_memory(planner *pl)
 {
     for (int32_t s = 0; s < (int32_t)pl->gs->n_order; s++)
@@ -233,7 +257,9 @@ static void plan_memory(planner *pl)
         const cg_group *g = &pl->gs->v[group];
         const cg_lowered *w = &pl->lowered[group];
         uint32_t c = g->product >= 0 ? pl->f->node[g->product].home : UINT32_MAX;
-        pl->shares = g->product >= 0 ? share_result(pl, g, w, s) : UINT32_MAX;
+        pl->shares = g->product >= 0 && g->second < 0 ? share_result(pl, g, w, s) : UINT32_MAX;
+        if (g->second >= 0)
+            place_between(pl, g, w);
         for (int32_t i = pl->born[s]; i >= 0; i = pl->lives[i].next)
             if (!pl->lives[i].slot && !(pl->shares != UINT32_MAX && (uint32_t)i == c) && (!g->fused || !take_over(pl, g, w, (uint32_t)i, s)))
                 place_block(pl, (uint32_t)i);
@@ -253,7 +279,7 @@ static void plan_memory(planner *pl)
 static cg_place place_of(const planner *pl, uint32_t root, int64_t bytes)
 {
     const life *l = &pl->lives[root];
-    return (cg_place){l->slot, bytes + (l->slot == CG_SLOT_ARENA ? l->offset : 0)};
+    return (cg_place){l->slot, bytes + (l->slot == CG_SLOT_ARENA || l->slot == CG_SLOT_ROWS ? l->offset : 0)};
 }
 
 /* What is split among threads, and from which size on: work is counted in instructions, memory traffic included; a piece is some microseconds. */
@@ -381,13 +407,44 @@ static kn_status eager_call(planner *pl, cg_step *st, uint32_t node, int n_out, 
     return s;
 }
 
+static bool is_written(const planner *pl, ir_ref r)
+{
+    const cg_facts *f = pl->f;
+    for (int64_t i = 0; i < f->g->n_nodes; i++)
+        if (f->g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)f->g->nodes[i].op)->cls == KB_WRITE && f->node[i].hazard == f->node[r.i - 1].hazard)
+            return true;
+    return false;
+}
+
+/* The step's regions become programs; weights that they multiply with and that nobody writes are packed as the graph's own are. */
+static kn_status plan_control(planner *pl, cg_step *st)
+{
+    cg_program *p = pl->p;
+    cg_control *r = cg_control_new(st->call.words, pl->f->all_eager, p->want_text);
+    if (!r || !KB_PUSH(&p->controls, &p->n_controls, &p->cap_controls, r)) {
+        cg_control_free(r);
+        return kb_error_status();
+    }
+    st->control = r;
+    for (int k = 0; k < st->call.n_in; k++) {
+        ir_ref x = ir_in(pl->f->g, &pl->f->g->nodes[st->node], k);
+        if (!cg_control_wants_source(r, k) || !is_input(p, st->places[k]) || is_written(pl, x))
+            continue;
+        if (!p->packs && !(p->packs = kb_arena_alloc(&p->arena, (size_t)p->n_inputs * sizeof *p->packs)))
+            return kb_error_status();
+        p->packs[st->places[k].slot - CG_SLOT_INPUT] = true;
+        cg_control_set_source(r, k, st->places[k].slot - CG_SLOT_INPUT);
+    }
+    return KN_OK;
+}
+
 static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 {
     const ir_graph *g = pl->f->g;
     const ir_node *n = &g->nodes[node];
     kb_type types[KB_MAX_IN];
     kb_infer in;
-    int n_out = kb_op_info((kb_opcode)n->op)->n_out;
+    int n_out = kb_op_n_out(kb_op_info((kb_opcode)n->op), ir_words(g, n));
     const kb_type *out = &g->types[n->type];
     kn_status s = KN_OK;
     if (n_out > 1) {                    /* the types of further results are known by inference only */
@@ -411,6 +468,8 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;
     s = eager_call(pl, st, node, n_out, out);
+    if (s == KN_OK && kb_is_control(st->call.op))
+        s = plan_control(pl, st);
     st->writes_input |= st->write && is_input(pl->p, st->places[0]);
     return s;
 }
@@ -419,15 +478,13 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 /* The input that a product's B is, all of the time: a weight. -1 where it is none, or the graph writes it, or it has a form for each item of a batch. */
 static int32_t weight_of(const planner *pl, const cg_product *r, ir_ref b, cg_place at)
 {
-    const cg_facts *f = pl->f;
     if (!is_input(pl->p, at) || (!r->is_conv && r->gemm.n < 2))
         return -1;
     for (int d = 0; d < r->gemm.batch_rank; d++)
         if (r->gemm.b_batch[d])
             return -1;
-    for (int64_t i = 0; i < f->g->n_nodes; i++)
-        if (f->g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)f->g->nodes[i].op)->cls == KB_WRITE && f->node[i].hazard == f->node[b.i - 1].hazard)
-            return -1;
+    if (is_written(pl, b))
+        return -1;
     return at.slot - CG_SLOT_INPUT;
 }
 
@@ -472,7 +529,15 @@ static kn_status step_of(planner *pl, cg_step *st, const cg_group *g)
     if (!g->fused)
         return pl->f->node[st->node].kind == CG_PRODUCT ? product_step(pl, st, g->nodes[0]) : eager_step(pl, st, st->node);
     kn_status s = kernel_step(pl, st, st->group);
-    return s == KN_OK && g->product >= 0 ? product_step(pl, st, g->product) : s;
+    if (s == KN_OK && g->product >= 0)
+        s = product_step(pl, st, g->product);
+    if (s != KN_OK || g->second < 0)
+        return s;
+    cg_step other = {0};
+    s = product_step(pl, &other, g->second);
+    st->second = other.product;
+    st->apart = pl->lives[between_of(pl, g)].offset != 0;
+    return s;
 }
 
 static kn_status make_steps(planner *pl)

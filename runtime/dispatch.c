@@ -28,12 +28,16 @@ void rt_dispatch(const rt_op *c, kn_tensor **out)
 {
     rt_ctx *ctx = rt_get();
     if (__builtin_expect(!ctx, 0)) {
-        out[0] = out[1] = out[2] = rt_error_tensorf(KN_E_MEMORY, NULL, NULL, "out of memory");
+        kn_tensor *bad = rt_error_tensorf(KN_E_MEMORY, NULL, NULL, "out of memory");
+        for (int i = 0; i < KB_MAX_OUT; i++)
+            out[i] = bad;
         return;
     }
-    if (ctx->trace)
+    if (ctx->trace) {
+        rt_enter(ctx);
         ctx->trace->ops->op(ctx->trace, ctx, c, out);
-    else
+        rt_leave(ctx);
+    } else
         rt_eager(ctx, c, out);
 }
 
@@ -44,9 +48,15 @@ kn_status rt_need(kn_tensor *t, int code, const char *site)
     if (t->state == RT_ERROR)
         return (kn_status)t->slot;
     rt_ctx *ctx = rt_get();
-    if (ctx && ctx->trace)
-        return ctx->trace->ops->host_read(ctx->trace, ctx, t, code, site);
-    return t->state == RT_PENDING ? t->u.trace->ops->foreign(t->u.trace, t) : KN_OK;
+    if (!ctx || !ctx->trace || (t->state == RT_PENDING && t->ctx != ctx)) {
+        kn_status s = t->state == RT_PENDING ? rt_settle(t) : KN_OK;
+        if (!ctx || !ctx->trace || s != KN_OK)
+            return s;
+    }
+    rt_enter(ctx);
+    kn_status s = ctx->trace->ops->host_read(ctx->trace, ctx, t, code, site);
+    rt_leave(ctx);
+    return s;
 }
 
 /* ---- the eager half --------------------------------------------------------------------------------------------------------- */
@@ -71,7 +81,7 @@ static kn_status take_tensor(eager_call *e, int k, kn_tensor *t)
 {
     if (t->state == RT_DEAD)
         return kb_fail(KN_E_STATE, "%s: %s", operand_arg(e->info, k)->name, kn_tensor_error(t));
-    if (t->state == RT_PENDING && t->u.trace->ops->foreign(t->u.trace, t) != KN_OK)
+    if (t->state == RT_PENDING && rt_settle(t) != KN_OK)
         return kb_error_status();
     kn_status s = rt_storage_access(t->storage, false);
     e->buf[k] = rt_tensor_buf(t);

@@ -3,6 +3,7 @@
 #include "examples/digits_models.h"
 #include "examples/gpt.h"
 #include "examples/vision_models.h"
+#include <math.h>
 #include <stdlib.h>
 
 const char *bench_data = "data";
@@ -88,6 +89,31 @@ static kn_module *gpt_layer(const bench_case *c) { return gpt_block(c->width, 12
 static kn_module *gpt_decoder_layer(const bench_case *c) { return gpt_decoder(c->width, 12, 127); }
 static kn_module *make_gpt_prefill(const bench_case *c) { return twelve(gpt_layer, c); }
 static kn_module *make_gpt_decode(const bench_case *c) { return twelve(gpt_decoder_layer, c); }
+
+/* ---- attention by heads over a packed projection [batch, tokens, 3 * heads, depth], as models have it: the operator, or its formula by hand ---- */
+typedef struct Attend { kn_module base; int64_t heads, by_hand, last; } Attend;
+
+static kn_tensor *attend_forward(Attend *self, kn_tensor *x)
+{
+    kn_tensor *part[3];
+    int64_t depth = kn_size(x, 3);
+    for (int64_t i = 0; i < 3; i++)
+        part[i] = kn_transpose(kn_narrow(x, 2, i * self->heads, self->heads), 1, 2);
+    if (self->last)                             /* a step of a decoder: one query */
+        part[0] = kn_narrow(part[0], 2, kn_size(x, 1) - 1, 1);
+    kn_tensor *y;
+    if (self->by_hand)
+        y = kn_matmul(kn_softmax(kn_mul(kn_matmul(part[0], kn_transpose(part[1], -2, -1)), 1 / sqrt((double)depth)), -1), part[2]);
+    else
+        y = kn_scaled_dot_product_attention(part[0], part[1], part[2], NULL);
+    return self->last ? y : kn_reshape(kn_transpose(y, 1, 2), KN_SHAPE(kn_size(x, 0), -1, self->heads * depth));
+}
+static const kn_field attend_fields[] = {KN_ATTR(Attend, heads), KN_ATTR(Attend, by_hand), KN_ATTR(Attend, last), KN_FIELDS_END};
+KN_DEFINE_CLASS(attend_class, Attend, attend_forward, attend_fields, tensor, (tensor));
+static kn_module *make_attend(const bench_case *c)
+{
+    return KN_BASE(kn_new(Attend, &attend_class, .heads = c->sizes[2] / 3, .by_hand = c->mixed & 1, .last = c->mixed >> 1));
+}
 
 /* ---- twelve pointwise operators over one input and one row-broadcast bias ------------------------------------------------------------------ */
 typedef struct Chain { kn_module base; kn_tensor *bias; } Chain;
@@ -193,6 +219,7 @@ kn_module *bench_distinct(int which) { return KN_BASE(kn_new(Distinct, &distinct
 /* ---- the table ---------------------------------------------------------------------------------------------------------------------------------- */
 #define ROWS_BYTES(rows, columns) (8.0 * (rows) * (columns) + 4.0 * (columns))       /* input, output, a row */
 #define BLOCK_FLOPS(tokens, dim) (16.0 * (tokens) * (dim) * (dim))                   /* two products, hidden = 4 dim */
+#define ATTEND_FLOPS(batch, heads, rows, keys, depth) (4.0 * (batch) * (heads) * (rows) * (keys) * (depth))    /* two products */
 const bench_case bench_cases[] = {
     {"ffn-360", "digits, feed-forward, one batch of 360", make_ffn, digit_inputs, 3, {360, 8, 8}, .images = 360, .yard = BC_FLOPS,
      .work = 360 * (2.0 * 8 * 8 * 64 + 3 * BLOCK_FLOPS(8, 64) + 2.0 * 512 * 10)},
@@ -215,6 +242,17 @@ const bench_case bench_cases[] = {
     {"gpt2-prefill", "12 GPT-2 layers [1, 128, 768]", make_gpt_prefill, NULL, 3, {1, 128, 768}, .width = 768, .yard = BC_FLOPS,
      .work = 12 * 128 * (24.0 * 768 * 768 + 4.0 * 128 * 768)},
     {"lstm", "LSTM, two layers of 256 [1, 64, 256]", make_lstm, NULL, 3, {1, 64, 256}, .width = 256, .yard = BC_FLOPS, .work = 64 * 2 * 16.0 * 256 * 256},
+    {"attention", "attention, 12 heads [1, 128, 768], the operator", make_attend, NULL, 4, {1, 128, 36, 64}, .yard = BC_FLOPS, .work = ATTEND_FLOPS(1, 12, 128, 128, 64)},
+    {"attention-hand", "attention, 12 heads [1, 128, 768], in operators", make_attend, NULL, 4, {1, 128, 36, 64}, .yard = BC_FLOPS,
+     .work = ATTEND_FLOPS(1, 12, 128, 128, 64), .mixed = 1},
+    {"attention-8", "attention, 12 heads [8, 384, 384], the operator", make_attend, NULL, 4, {8, 384, 36, 32}, .yard = BC_FLOPS,
+     .work = ATTEND_FLOPS(8, 12, 384, 384, 32)},
+    {"attention-hand-8", "attention, 12 heads [8, 384, 384], in operators", make_attend, NULL, 4, {8, 384, 36, 32}, .yard = BC_FLOPS,
+     .work = ATTEND_FLOPS(8, 12, 384, 384, 32), .mixed = 1},
+    {"attention-1", "attention, one query over 1024 keys, the operator", make_attend, NULL, 4, {1, 1024, 36, 64}, .yard = BC_BYTES,
+     .work = 4.0 * 12 * 64 * 2 * 1024, .mixed = 2},
+    {"attention-hand-1", "attention, one query over 1024 keys, in operators", make_attend, NULL, 4, {1, 1024, 36, 64}, .yard = BC_BYTES,
+     .work = 4.0 * 12 * 64 * 2 * 1024, .mixed = 3},
     {"chain-cheap-1M", "12 cheap operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0)},
     {"chain-cheap-16M", "12 cheap operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0)},
     {"chain-mixed-1M", "12 mixed operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0), .mixed = 1},
