@@ -278,3 +278,35 @@ static void drawn_programs(void)
 
 Test(conv, drawn_programs_interpreted, .init = interpreted) { drawn_programs(); }
 Test(conv, drawn_programs) { drawn_programs(); }
+
+/* ---- packed weights of eager calls ------------------------------------------------------------------------------------------------------------ */
+static bool equal(kn_tensor *a, kn_tensor *b)
+{
+    size_t n = (size_t)kn_numel(a) * 4;
+    float *x = malloc(n), *y = malloc(n);
+    cr_assert(kn_read(a, x, n) == KN_OK && kn_read(b, y, n) == KN_OK, "%s", kn_last_error());
+    bool same = memcmp(x, y, n) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
+/* The functional form on a copy of the weights knows nothing of the module's. */
+Test(conv, eager_calls_see_new_weights)
+{
+    KN_SCOPE;
+    kn_module *conv = kn_nn_conv2d(6, 20, 3, .padding = {1, 1}), *linear = kn_nn_linear(40, 30);
+    kn_tensor *x = kn_randn(KN_F32, KN_SHAPE(1, 6, 9, 9)), *v = kn_randn(KN_F32, KN_SHAPE(3, 40));
+    for (int i = 0; i < 12; i++) {
+        kn_tensor *cw = kn_module_tensor(conv, "weight"), *cb = kn_module_tensor(conv, "bias"), *lw = kn_module_tensor(linear, "weight"), *lb = kn_module_tensor(linear, "bias");
+        cr_assert(!kn_failed(cw) && !kn_failed(lw));
+        cr_expect(equal(kn_call(conv, x), kn_conv2d(x, kn_clone(cw), cb, .padding = {1, 1})), "convolution, call %d", i);
+        cr_expect(equal(kn_call(linear, v), kn_linear(v, kn_clone(lw), lb)), "linear, call %d", i);
+        if (i % 5 == 4) {
+            kn_mul_(cw, 1.5);
+            kn_add_(lw, 0.25);
+        }
+    }
+    kn_module_free(conv);
+    kn_module_free(linear);
+}
