@@ -40,6 +40,7 @@ typedef const cg_backend *(*cg_backend_open_fn)(const cg_host *host);
 
 const cg_backend *cg_backend_get(void);         /* loads it at the first call; NULL where absent, with the failure recorded */
 bool cg_backend_missing(void);                  /* it was looked for, or would be, in vain. Loads nothing where its file is there */
+void cg_forget_kernels(void);                   /* frees the kernels that no program uses, and keeps the backend; for measurements */
 void cg_shutdown(void);                         /* frees kernel cache and backend; for leak checks at process end */
 void cg_fork_lock(bool take);                   /* around a fork: nobody is at the kernel cache */
 
@@ -56,7 +57,7 @@ typedef struct cg_program cg_program;
 
 typedef struct cg_stats {
     int ops, groups, kernels, kernels_compiled /* by the backend: had no code yet */, eager_steps, copies, products;
-    int64_t arena_bytes, output_bytes, largest_op_bytes;
+    int64_t arena_bytes, output_bytes, largest_op_bytes, scratch_bytes /* of rows that are worked on, a thread */;
     double compile_ms, codegen_ms;              /* whole, and inside the backend (all threads together) */
     double codegen_wall_ms, plan_ms;            /* the same by the clock; all else: planning, which is what known kernels cost */
     int cache_hits, cache_misses;               /* kernels that were looked for on disk and found; and not */

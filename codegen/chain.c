@@ -17,13 +17,17 @@ static void layout_of(kb_layout *l, const kb_type *t)
     l->dtype = t->dtype;
     l->rank = (int8_t)t->rank;
     l->numel = cg_numel(t);
+    l->contiguous = true;
+    int64_t stride = 1;
+    for (int d = t->rank - 1; d >= 0; stride *= t->size[d--].v)
+        l->contiguous = l->contiguous && t->stride[d].v == stride;
     for (int d = 0; d < t->rank; d++) {
         l->sizes[d] = t->size[d].v;
         l->strides[d] = t->stride[d].v;
     }
 }
 
-bool cg_gemm_of_node(const cg_facts *f, int32_t node, kb_gemm *out)
+bool cg_gemm_of_node(const cg_facts *f, int32_t node, const kb_type *result, kb_gemm *out)
 {
     const ir_graph *g = f->g;
     const ir_node *n = &g->nodes[node];
@@ -33,7 +37,7 @@ bool cg_gemm_of_node(const cg_facts *f, int32_t node, kb_gemm *out)
     for (int k = 0; k <= n->n_in; k++) {
         if (k < n->n_in && !ir_is(ir_in(g, n, k)))
             continue;
-        layout_of(&layouts[k], k < n->n_in ? ir_type(g, ir_in(g, n, k)) : &g->types[n->type]);
+        layout_of(&layouts[k], k < n->n_in ? ir_type(g, ir_in(g, n, k)) : result ? result : &g->types[n->type]);
         bufs[k].layout = &layouts[k];
         bufs[k].weak = k < n->n_in && cg_is_weak(g, ir_in(g, n, k));
     }
@@ -72,7 +76,7 @@ static int64_t items_of(const kb_gemm *g)
     return items;
 }
 
-static bool same_rows(const kb_gemm *a, const kb_gemm *b) { return a->m == b->m && items_of(a) == items_of(b) && a->n == b->k; }
+bool cg_same_rows(const kb_gemm *a, const kb_gemm *b) { return a->m == b->m && items_of(a) == items_of(b) && a->n == b->k; }
 
 bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second)
 {
@@ -85,13 +89,14 @@ bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second)
         member |= (uint32_t)g->nodes[i] == made;
     kb_gemm x, y;
     return (member || made == c) && ir_offset(ir, a) == 0 && is_row_major(ir_type(ir, a)) && cg_numel(ir_type(ir, a)) == f->node[g->product].numel
-           && only_inside(f, g, made, second) && only_inside(f, g, c, second) && cg_gemm_of_node(f, g->product, &x) && cg_gemm_of_node(f, second, &y) && same_rows(&x, &y);
+           && only_inside(f, g, made, second) && only_inside(f, g, c, second) && cg_gemm_of_node(f, g->product, NULL, &x)
+           && cg_gemm_of_node(f, second, NULL, &y) && cg_same_rows(&x, &y);
 }
 
 bool cg_chain_pays(const cg_facts *f, const cg_group *g, int32_t second)
 {
     kb_gemm x, y;
-    if (!cg_gemm_of_node(f, g->product, &x) || !cg_gemm_of_node(f, second, &y))
+    if (!cg_gemm_of_node(f, g->product, NULL, &x) || !cg_gemm_of_node(f, second, NULL, &y))
         return false;
     return f->node[g->product].numel >= LEAST_BETWEEN && (x.k + y.n) * x.n <= MOST_B;
 }

@@ -35,6 +35,7 @@ void cg_program_free(cg_program *p)
     kb_free(p->kernels);
     kb_free(p->layouts);
     kb_free(p->text);
+    kb_free(atomic_load(&p->spans));
     kb_arena_free(&p->arena);
     kb_free(p);
 }
@@ -65,6 +66,7 @@ static void count(cg_program *p, const cg_facts *f)
     }
     p->stats.groups = p->n_steps;
     p->stats.arena_bytes = p->arena_bytes;
+    p->stats.scratch_bytes = p->scratch_bytes;
 }
 
 static void dump_kernels(const char *dir, const cg_groups *gs, const cg_lowered *lowered)
@@ -190,7 +192,7 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
     char own[1024];
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
-    ir_graph *best = improved(g);
+    ir_graph *best = cg_split(improved(g));
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {

@@ -82,7 +82,7 @@ bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r)
 
 /* ---- kinds ---------------------------------------------------------------------------------------------------------------------- */
 /* The reduced part when `dims` (a word list; empty or -1: all) is a run of trailing axes of x, else 0. */
-static int64_t trailing(const kb_type *x, const int64_t *list)
+int64_t cg_trailing(const kb_type *x, const int64_t *list)
 {
     unsigned mask = 0;
     int64_t inner = 1;
@@ -107,7 +107,7 @@ static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
         return CG_EAGER;
     if (!logic && kb_math_type(out) != f->math)
         return CG_EAGER;
-    f->inner = trailing(x, ir_words(g, n));
+    f->inner = cg_trailing(x, ir_words(g, n));
     f->numel = cg_numel(x);
     /* One row of a huge tensor: the eager kernel splits it among threads, a row here is one thread's. */
     if (f->inner == 0 || (f->numel / f->inner < 4 && f->inner > 1 << 16))
@@ -360,7 +360,7 @@ static kn_status note_all(cg_facts *f, trail *trails)
     for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++) {
         const ir_node *n = &g->nodes[i];
         cg_fact *me = &f->node[i];
-        me->group = me->writer = CG_NONE32;
+        me->group = me->writer = me->sink = CG_NONE32;
         if (n->op == IR_PROJ) {         /* its storage is written by the operator */
             me->writer = f->node[ir_in(g, n, 0).i - 1].writer;
             trails[me->hazard].writer = me->writer;

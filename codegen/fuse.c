@@ -9,7 +9,7 @@
  *   worthwhile  bytes are saved and code stays small
  *
  * Last, a group that reads a product's result in the product's own rows is attached to it: the two are one step. So is a second product that takes what
- * the group makes of them (attention; chain.c).
+ * the group makes of them (attention; chain.c). Copies of results into another order fall away where the operator can write in that order (sink.c).
  *
  * Nothing is computed twice by this file; lower.c recomputes cheap values between the phases of a kernel.
  */
@@ -369,6 +369,20 @@ static void attach_seconds(cg_facts *f, cg_groups *gs, walk *w)
     }
 }
 
+/* Copies that the makers of their operands can do without. */
+static void attach_sinks(cg_facts *f, cg_groups *gs)
+{
+    const ir_graph *g = f->g;
+    for (int32_t i = 0; i < (int32_t)g->n_nodes; i++) {
+        int32_t own = f->node[i].group, maker = f->node[i].kind == CG_COPY ? f->src[g->nodes[i].in] : -1;
+        if (maker < 0 || !cg_sink_legal(f, &gs->v[f->node[maker].group], &gs->v[own], maker, i))
+            continue;
+        f->node[maker].sink = i;
+        f->node[i].group = f->node[maker].group;
+        gs->v[own].dead = true;
+    }
+}
+
 kn_status cg_fuse(cg_facts *f, cg_groups *gs)
 {
     kn_status s = start(f, gs);
@@ -384,6 +398,7 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs)
         merge_siblings(f, gs, &w, last);
         attach_products(f, gs, &w);
         attach_seconds(f, gs, &w);
+        attach_sinks(f, gs);
     }
     kb_free(last);
     kb_free(w.stack);

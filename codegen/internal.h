@@ -8,6 +8,7 @@
 #include "base/conv.h"
 #include "base/gemm.h"
 #include "base/kernel.h"
+#include <stdatomic.h>
 #include "base/text.h"
 #include "codegen/cg.h"
 #include "codegen/emit_math.h"
@@ -36,6 +37,7 @@ typedef struct cg_fact {
     int32_t writer;             /* the node that gives this value: itself, or for a projection its operator; -1 for inputs and scalars */
     uint32_t home;              /* the node whose address this value's lies behind: an input, or a fresh result (its own, or its view's base) */
     uint32_t hazard;            /* for ordering: as home, but one node for all inputs of an alias class */
+    int32_t sink;               /* the copy in whose place and order the result is written; -1 */
     int32_t first_dep, n_deps;  /* in deps: nodes that must have run */
     int cost;
 } cg_fact;
@@ -59,6 +61,8 @@ void cg_facts_fini(cg_facts *f);
 kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type *types);  /* types: KB_MAX_IN of them */
 static inline bool cg_is_weak(const ir_graph *g, ir_ref r) { uint16_t op = ir_get(g, r)->op; return op == IR_SCALAR || op == IR_CONST; }
 int64_t cg_numel(const kb_type *t);
+int64_t cg_trailing(const kb_type *x, const int64_t *dims);     /* elements reduced to one, if these are trailing axes; else 0 */
+ir_graph *cg_split(ir_graph *g);    /* split.c: long rows that are reduced, in chunks. Takes g over */
 
 /* How a pointwise node is computed: a row of bodies.def and which operands it takes, or a plain conversion (body NULL). */
 typedef struct cg_recipe {
@@ -125,7 +129,11 @@ typedef struct cg_groups {
 bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second);
 bool cg_chain_pays(const cg_facts *f, const cg_group *g, int32_t second);
 /* The product that a node is, as far as its layouts tell. False where it is none. */
-bool cg_gemm_of_node(const cg_facts *f, int32_t node, kb_gemm *out);
+bool cg_gemm_of_node(const cg_facts *f, int32_t node, const kb_type *result /* NULL: row-major */, kb_gemm *out);
+bool cg_same_rows(const kb_gemm *first, const kb_gemm *second);
+/* sink.c: may the operator, last of its group, write its result where the copy of it would? Then `t` is the type that it writes. */
+bool cg_sink_legal(const cg_facts *f, const cg_group *maker, const cg_group *copies, int32_t node, int32_t copy);
+bool cg_sink_type(const cg_facts *f, int32_t node, int32_t copy, kb_type *t);
 kn_status cg_fuse(cg_facts *f, cg_groups *gs);
 kn_status cg_order(cg_facts *f, cg_groups *gs);
 void cg_groups_fini(cg_groups *gs);
@@ -198,6 +206,7 @@ typedef struct cg_step {
     kb_buf *bufs;               /* operands, then results, of the call; data patched in a copy */
     cg_place *places;
     uint32_t node;              /* first node, for printing */
+    const char *path, *site;    /* where it comes from: module path and source; NULL unknown */
     int32_t group;
 } cg_step;
 
@@ -218,9 +227,11 @@ struct cg_program {
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
     cg_stats stats;
     char *text;
+    _Atomic(uint32_t *) spans;  /* steps, then pieces of steps, as the profiler numbers them; made when first profiled */
     lp_kernel **kernels;        int64_t n_kernels, cap_kernels;     /* interpreted ones */
 };
 
+const uint32_t *cg_profile_steps(const cg_program *p);      /* NULL when memory is short */
 kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered /* by group */);
 void cg_program_fini_steps(cg_program *p);
 

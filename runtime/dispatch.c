@@ -4,6 +4,7 @@
  * It leaves everything as it was when it fails.
  */
 #include "runtime/rt.h"
+#include "base/profile.h"
 #include <string.h>
 
 kn_dtype rt_scalar_bits(const kn_value *v, int64_t *bits)
@@ -215,6 +216,28 @@ static kn_status run(eager_call *e, kn_tensor **out)
     return run_fresh(e, &in, out);
 }
 
+static double bytes_of(const kn_tensor *t) { return t && t->layout ? (double)t->layout->numel * (double)kb_dtype_bytes(t->layout->dtype) : 0; }
+
+/* The same with a span in the profile; views take no time that matters. */
+static kn_status run_profiled(eager_call *e, kn_tensor **out)
+{
+    const rt_op *c = e->c;
+    char path[256];
+    uint64_t start = kb_profile_now();
+    kn_status s = run(e, out);
+    uint64_t end = kb_profile_now();
+    if (s != KN_OK || e->info->cls == KB_VIEW)
+        return s;
+    kb_span_what w = {.kind = KB_SPAN_EAGER, .name = e->info->name, .path = rt_module_path(path, sizeof path, e->ctx), .site = c->site,
+        .flops = rt_op_flops(c, out[0])};
+    for (int i = 0; i < c->n_in; i++)
+        w.bytes += c->in[i].kind == KN_KIND_TENSOR ? bytes_of(c->in[i].as.tensor) : 0;
+    for (int i = 0; i < e->info->n_out && e->info->cls != KB_WRITE; i++)
+        w.bytes += bytes_of(out[i]);
+    kb_profile_add(kb_profile_what(&w), start, end);
+    return s;
+}
+
 void rt_eager(rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     eager_call e;
@@ -228,7 +251,7 @@ void rt_eager(rt_ctx *ctx, const rt_op *c, kn_tensor **out)
         for (int k = 0; k < c->n_in && !bad; k++)
             if (c->in[k].kind == KN_KIND_TENSOR && c->in[k].as.tensor->state == RT_ERROR)
                 bad = c->in[k].as.tensor;       /* handed on unchanged */
-        if (!bad && run(&e, out) == KN_OK)
+        if (!bad && (kb_profile_on() ? run_profiled(&e, out) : run(&e, out)) == KN_OK)
             return;
     }
     if (!bad)

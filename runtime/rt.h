@@ -273,6 +273,7 @@ kn_dtype rt_scalar_bits(const kn_value *v, int64_t *bits);
 extern const kb_layout rt_scalar_layouts[KB_DTYPE_COUNT];    /* rank 0 of each dtype */
 
 /* The path of the module call in progress, "blocks.0.fc1" (from the outermost module), "" outside; returns buf. */
+double rt_op_flops(const rt_op *c, const kn_tensor *out);      /* of products, convolutions and attention; else 0 */
 char *rt_module_path(char *buf, size_t size, const rt_ctx *ctx);
 
 /* ---- random numbers (CAPTURE 19) ----------------------------------------------------------------------------------------------- */

@@ -31,7 +31,7 @@ static int64_t size_at(const rt_op *c, int operand, int dim) { return c->in[oper
 static double numel_at(const rt_op *c, int operand) { return c->in[operand].kind == KN_KIND_TENSOR ? (double)kn_numel(c->in[operand].as.tensor) : 0; }
 
 /* Products alone: two for each multiplication and addition, one for a bias added. */
-static double flops_of(const rt_op *c, const kn_tensor *out)
+double rt_op_flops(const rt_op *c, const kn_tensor *out)
 {
     double n = (double)kn_numel(out);
     const char *name = kb_op_info(c->op)->name;
@@ -62,7 +62,7 @@ static void book(summary *s, const rt_op *c, kn_tensor *const *out)
     for (int i = 0; i < kb_op_n_out(info, c->words) && info->cls != KB_WRITE; i++)
         if (info->cls != KB_VIEW || (c->in[0].kind == KN_KIND_TENSOR && out[i]->storage != c->in[0].as.tensor->storage))
             bytes += kn_numel(out[i]) * (int64_t)kb_dtype_bytes(kn_tensor_dtype(out[i]));
-    double flops = flops_of(c, out[0]);
+    double flops = rt_op_flops(c, out[0]);
     for (int i = 0; i < s->n_open; i++)
         if (s->open[i] >= 0) {
             s->rows[s->open[i]].bytes += bytes;

@@ -104,6 +104,42 @@ Test(chains, large_weights_are_read_once, .init = interpreted)
     expect("graph (%0: f32[40, 512], %1: f32[600, 512], %2: f32[64, 600]) {\n %3 = linear(%0, %1, _)\n %4 = relu(%3)\n %5 = linear(%4, %2, _)\n return %5\n}\n", 2, 2, 1);
 }
 
+/* ---- results that are written where a copy of them would stand --------------------------------------------------------------------------- */
+#define BACK(x, b, t, hd) " %20 = transpose(" x ") dim0=1 dim1=2\n %21 = reshape(%20) shape=[" b ", " t ", " hd "]\n"
+
+Test(chains, heads_are_written_side_by_side, .init = interpreted)
+{
+    cg_stats s = expect(HEADS("2", "48", "3", "16") CHAIN " %12 = matmul(%11, %6)\n" BACK("%12", "2", "48", "48") " return %21\n}\n", 1, 2, 1);
+    cr_expect_eq(s.arena_bytes, 0);
+    s = expect(HEADS("2", "48", "3", "16") " %8 = scaled_dot_product_attention(%4, %5, %6, %3, _) is_causal=false\n" BACK("%8", "2", "48", "48") " return %21\n}\n",
+               1, 0, 0);
+    cr_expect_eq(s.arena_bytes, 0);
+}
+
+Test(chains, products_are_written_in_another_order, .init = interpreted)
+{
+    /* batches swapped; batch and rows swapped, by a product whose batches would be rows otherwise */
+    expect("graph (%0: f32[3, 4, 5, 6], %1: f32[3, 4, 6, 7]) {\n %2 = matmul(%0, %1)\n %3 = transpose(%2) dim0=0 dim1=1\n %4 = reshape(%3) shape=[12, 35]\n"
+           " return %4\n}\n", 1, 1, 0);
+    expect("graph (%0: f32[4, 5, 6], %1: f32[7, 6], %2: f32[7]) {\n %3 = linear(%0, %1, %2)\n %4 = transpose(%3) dim0=0 dim1=1\n %5 = reshape(%4) shape=[20, 7]\n"
+           " return %5\n}\n", 1, 1, 0);
+    expect("graph (%0: f32[4, 6], %1: f32[12, 6]) {\n %2 = linear(%0, %1, _)\n %3 = reshape(%2) shape=[4, 3, 4]\n %4 = transpose(%3) dim0=0 dim1=1\n"
+           " %5 = contiguous(%4)\n %6 = exp(%5)\n return %5, %6\n}\n", 2, 1, 1);      /* rows would fall apart */
+}
+
+Test(chains, copies_that_stay, .init = interpreted)
+{
+    const char *other[] = {"%2 = matmul(%0, %1)\n %3 = transpose(%2) dim0=1 dim1=2\n", "%2 = matmul(%0, %1)\n %3 = narrow(%2) dim=0 start=1 length=2\n"};
+    char text[512];
+    for (int i = 0; i < 2; i++) {               /* elements of a row fall apart; a part of the result */
+        snprintf(text, sizeof text, "graph (%%0: f32[3, 5, 6], %%1: f32[3, 6, 7]) {\n %s %%4 = reshape(%%3) shape=[-1]\n %%5 = mul(%%4, 2.0)\n return %%5\n}\n", other[i]);
+        expect(text, 2, 1, 1);
+    }
+    /* the result itself is needed too */
+    expect("graph (%0: f32[3, 5, 6], %1: f32[3, 6, 7]) {\n %2 = matmul(%0, %1)\n %3 = transpose(%2) dim0=0 dim1=1\n %4 = reshape(%3) shape=[15, 7]\n return %4, %2\n}\n",
+           2, 1, 1);
+}
+
 /* ---- the operator ------------------------------------------------------------------------------------------------------------------------ */
 static bool same(kn_tensor *a, kn_tensor *b)
 {

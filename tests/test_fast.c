@@ -3,6 +3,7 @@
  */
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,4 +90,19 @@ Test(fast, division_by_a_row)
     }
     kn_module_free(f);
     kn_module_free(m);
+}
+
+/* Eager's rows go another way than its operators: vectors of 16, and quotients by reciprocals. */
+Test(fast, softmax_is_its_operators)
+{
+    static const int64_t widths[] = {1000, 128, 37};
+    for (int i = 0; i < 3; i++) {
+        KN_SCOPE;
+        kn_tensor *x = kn_sub(positive(300, widths[i], 130), 130.0), *hidden = kn_where(kn_gt(x, -20.0), -INFINITY, x);
+        kn_tensor *both[] = {x, hidden};
+        for (int k = 0; k < 2; k++) {
+            kn_tensor *e = kn_exp(kn_sub(both[k], kn_amax(both[k], .dims = KN_SHAPE(1), .keepdim = 1)));
+            cr_expect_eq(differ(kn_softmax(both[k], 1), kn_div(e, kn_sum(e, .dims = KN_SHAPE(1), .keepdim = 1))), 0);
+        }
+    }
 }

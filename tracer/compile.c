@@ -4,6 +4,7 @@
  * call's trace, inside kn_disable, or with KN_JIT=0 it is the target, called plainly.
  */
 #include "base/env.h"
+#include "base/profile.h"
 #include "runtime/face.h"
 #include "tracer/record.h"
 #include "tracer/tr.h"
@@ -150,7 +151,10 @@ static kn_value compiled_call(kn_module *base, size_t n, const kn_value *values,
     bool traced = !args.plain && !any_mapped(&args);
     if (!traced)
         list_fini(&args);
+    uint64_t start = traced && kb_profile_on() ? kb_profile_now() : 0;
     kn_value v = traced ? traced_call(m, ctx, &args, n, values, site) : rt_call(m->target, n, values, site);
+    if (__builtin_expect(start != 0, 0))
+        kb_profile_span(KB_SPAN_CALL, kn_class_name(m->target), NULL, site, start);
     char breaks[KB_ERROR_TEXT / 2];
     if (traced && m->options.fullgraph && tr_list_breaks(m, breaks, sizeof breaks)) {
         kb_fail(KN_E_STATE, "fullgraph was asked for, but forward has graph breaks:%s", breaks);

@@ -6,6 +6,7 @@
  */
 #include "base/env.h"
 #include "tracer/record.h"
+#include "base/profile.h"
 #include "tracer/tr.h"
 #include <stdio.h>
 #include <string.h>
@@ -477,6 +478,11 @@ static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v
     uint64_t before = tr_now();
     s = cg_run_once(v->program, r->inputs, r->sources, r->scalars, r->outputs, done);
     f->program_ns += tr_now() - before;
+    if (kb_profile_on()) {
+        char name[32];
+        snprintf(name, sizeof name, "graph %d", g->number);
+        kb_profile_span(KB_SPAN_PROGRAM, name, NULL, g->end->site, before);
+    }
     for (int i = 0; i < v->n_outputs; i++) {
         if (s != KN_OK) {
             kb_free(r->fresh[i]);

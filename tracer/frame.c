@@ -4,6 +4,7 @@
  * longest path.
  */
 #include "tracer/tr.h"
+#include "base/profile.h"
 #include "base/userop.h"
 #include "tracer/record.h"
 #include <string.h>
@@ -427,7 +428,14 @@ static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code,
             if (f->externs[i] == t)
                 in = TR_CODE(TR_EXTERN, i);
     int64_t bytes = t->layout ? t->layout->numel * (int64_t)kb_dtype_bytes(t->layout->dtype) : 0;
+    uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
     end_graph(f, EV_SYNC, code, &in, 1, site, bytes);
+    if (start) {
+        char path[256];
+        kb_span_what w = {.kind = KB_SPAN_SYNC, .name = kb_break_get(code)->code, .path = rt_module_path(path, sizeof path, ctx), .site = site,
+            .bytes = (double)bytes};
+        kb_profile_add(kb_profile_what(&w), start, kb_profile_now());
+    }
     if (t->state == RT_PENDING)                 /* the graph that makes it ran before it was asked for: its code is widened */
         return tr_recompute(f, t);
     return error_of(t);

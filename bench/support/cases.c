@@ -90,6 +90,18 @@ static kn_module *gpt_decoder_layer(const bench_case *c) { return gpt_decoder(c-
 static kn_module *make_gpt_prefill(const bench_case *c) { return twelve(gpt_layer, c); }
 static kn_module *make_gpt_decode(const bench_case *c) { return twelve(gpt_decoder_layer, c); }
 
+/* ---- a loss: pointwise work reduced to one number ---------------------------------------------------------------------------------------------- */
+typedef struct Loss { kn_module base; } Loss;
+static kn_tensor *loss_forward(Loss *self, kn_tensor *x)
+{
+    (void)self;
+    kn_tensor *d = kn_sub(kn_mul(x, 1.5), 0.5);
+    return kn_mean(kn_mul(d, d));
+}
+static const kn_field loss_fields[] = {KN_FIELDS_END};
+KN_DEFINE_CLASS(loss_class, Loss, loss_forward, loss_fields, tensor, (tensor));
+static kn_module *make_loss(const bench_case *c) { return (void)c, KN_BASE(kn_new(Loss, &loss_class)); }
+
 /* ---- attention by heads over a packed projection [batch, tokens, 3 * heads, depth], as models have it: the operator, or its formula by hand ---- */
 typedef struct Attend { kn_module base; int64_t heads, by_hand, last; } Attend;
 
@@ -257,6 +269,7 @@ const bench_case bench_cases[] = {
     {"chain-cheap-16M", "12 cheap operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0)},
     {"chain-mixed-1M", "12 mixed operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0), .mixed = 1},
     {"chain-mixed-16M", "12 mixed operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0), .mixed = 1},
+    {"loss-16M", "mean of squares of 3 pointwise operators [4096, 4096]", make_loss, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = 4.0 * 4096 * 4096},
     {"softmax", "softmax [4096, 1024]", make_softmax, NULL, 2, {4096, 1024}, .yard = BC_BYTES, .work = 8.0 * 4096 * 1024},
     {"layer_norm", "layer_norm [4096, 1024]", make_layer_norm, NULL, 2, {4096, 1024}, .width = 1024, .yard = BC_BYTES,
      .work = 8.0 * 4096 * 1024 + 8.0 * 1024},

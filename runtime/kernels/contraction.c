@@ -343,6 +343,19 @@ kn_status kernel_addmm(const kb_call *c)
 }
 
 /* ---- calls that are prepared ------------------------------------------------------------------------------------------------------ */
+/* A result that isn't row-major: elements of a row side by side, any strides over rows and batch. */
+static bool set_result(kb_gemm *g, const kb_layout *o)
+{
+    if (o->contiguous || o->rank < 2)
+        return o->contiguous;
+    if (g->batch_rank != o->rank - 2 || (o->strides[o->rank - 1] != 1 && o->sizes[o->rank - 1] > 1))
+        return false;
+    g->ldc = o->strides[o->rank - 2];
+    for (int d = 0; d < g->batch_rank; d++)
+        g->c_batch[d] = o->strides[d];
+    return true;
+}
+
 bool kb_gemm_of_call(kb_gemm *g, const kb_call *c)
 {
     factor f[3] = {0};
@@ -368,6 +381,8 @@ bool kb_gemm_of_call(kb_gemm *g, const kb_call *c)
         g->bias_col = l->rank < 1 || l->sizes[l->rank - 1] == 1 ? 0 : f[0].strides[l->rank - 1];
     }
     g->c = c->out[0].data;
+    if (!set_result(g, c->out[0].layout))
+        return false;
     fold_batch(g);
     return true;
 }
