@@ -23,6 +23,7 @@ BENCH_ARGS    ?=
 PEERS_ARGS    ?=
 FUZZ_SECONDS  ?= 60
 T             ?=
+RULES         ?=
 CASES         ?= tests/golden/ops.json
 CONFORMANCE_ARGS ?=
 
@@ -100,6 +101,11 @@ bless: deps deps-test   ## rewrite the golden IR from what the passes give now; 
 	+@$(SUB) all tests
 	@BLESS=1 tools/run-tests.sh build '$(or $(T),golden)'
 	@git --no-pager diff --stat -- tests || true
+
+.PHONY: rules-check
+rules-check: deps deps-test     ## each rule of capture disabled in a copy of the tree: does its test fail? (RULES='regular expression'); minutes
+	+@$(SUB) lib backend tests
+	@tools/rules-check.sh '$(RULES)'
 
 .PHONY: cov
 cov: deps deps-test     ## line coverage of the tests, by folder and by file

@@ -140,6 +140,46 @@ FORWARD(disabled_region_writes_what_an_earlier_graph_read, 9)
     return T(w->call % 3 == 2 ? old : kn_neg(w->buf));
 }
 
+/* Graph 1 drops old, nobody holds it when the path is left, and the write stands before its use. */
+FORWARD(operand_that_is_gone_reads_the_future, 10)
+{
+    kn_tensor *h = NULL;
+    {
+        KN_SCOPE;
+        kn_tensor *old = kn_mul(w->buf, x);
+        see(w, kn_item(kn_sum(x)));
+        kn_add_(w->buf, 1.0);
+        if (w->call > 0)
+            h = kn_escape(kn_add(old, 1.0));
+    }
+    if (w->call == 0)
+        return T(kn_neg(w->buf));
+    if (w->call == 1)                           /* an error: this path is never compiled */
+        return T(kn_matmul(h, kn_ones(KN_F32, KN_SHAPE(3, 3))));
+    return T(w->call % 2 ? kn_exp(h) : kn_abs(h));
+}
+
+FORWARD(side_exit_does_what_earlier_graphs_did_again, 9)
+{
+    kn_add_(w->buf, x);
+    see(w, kn_item(kn_sum(w->buf)));
+    kn_tensor *h = kn_exp(x);
+    return T(w->call % 3 == 2 ? kn_mul(kn_sin(h), w->call) : kn_add(h, w->buf));
+}
+
+/* An index out of range, but only after a write that must have landed by then; what comes after it lands as well. */
+FORWARD(check_that_depends_on_a_write, 12)
+{
+    int64_t index[] = {0, 1, 2, 0}, more = w->call % 4 == 3 ? 2 : 1;
+    if (!w->kept)
+        kn_assign(&w->kept, kn_from_data(KN_I64, KN_SHAPE(4), index));
+    kn_add_(w->kept, more);
+    kn_tensor *e = kn_embedding(w->a, w->kept);
+    kn_add_(w->buf, 1.0);
+    kn_sub_(w->kept, more);
+    return kn_tuple(kn_neg(x), kn_mul(e, 2.0));
+}
+
 /* ---- tensors from outside ------------------------------------------------------------------------------------------------------------------------ */
 FORWARD(one_parameter_is_taken_for_another, 8)
 {
@@ -157,6 +197,20 @@ Test(capture, parameter_at_another_address_is_recorded_anew)
     kn_stats s = worlds_with("swapped", plain_use, with_a_new_parameter, 6);
     cr_assert_eq(s.paths, 1);
     cr_assert_eq(s.compiles, 1);
+}
+
+static kn_value by_rows(World *w, kn_tensor *x) { return T(kn_mul(kn_exp(x), w->b)); }
+static kn_tensor *with_as_many_rows(World *w, int call)
+{
+    static const int n[] = {4, 3, 1, 0, 2, 1, 4};
+    kn_assign(&w->b, ramp(n[call % 7], 1, call));
+    return ramp(n[call % 7], 4, call);
+}
+Test(capture, parameter_of_size_one_is_recorded_anew)
+{
+    kn_stats s = worlds_with("one", by_rows, with_as_many_rows, 14);
+    cr_assert_eq(s.paths, 2);
+    cr_assert_leq(s.recompiles, 1);
 }
 
 /* Two views of one memory, at the same place on the first calls and apart on later ones; their layouts never differ. */
@@ -231,4 +285,69 @@ Test(capture, escape_leaves_one_scope_of_two)
     kn_tensor *x = ramp(2, 2, 1), *y = from_two_scopes_down(x);
     cr_assert(!kn_failed(y), "%s", kn_tensor_error(y));
     cr_assert(same_tensor(y, kn_mul(kn_exp(x), 2.0)));
+}
+
+static kn_tensor *same_handle(World *w, kn_tensor *x) { return (void)w, x; }
+static const kn_field no_fields[] = {KN_FIELDS_END};
+KN_DEFINE_CLASS(same_handle_class, World, same_handle, no_fields, tensor, (tensor));
+
+static kn_tensor *hands_out_early(kn_module *m, kn_tensor *x)
+{
+    KN_SCOPE;
+    kn_tensor *y = kn_escape(kn_exp(x));        /* its caller's from here on */
+    cr_assert(kn_call(m, y) == y);
+    return y;
+}
+Test(capture, argument_that_was_handed_out_already_is_taken_back)
+{
+    KN_SCOPE;
+    kn_module *m = KN_BASE(kn_new(World, &same_handle_class));
+    kn_tensor *x = ramp(2, 2, 1), *y = hands_out_early(m, x);
+    cr_assert(!kn_failed(y), "%s", kn_tensor_error(y));
+    cr_assert(same_tensor(y, kn_exp(x)));
+    kn_module_free(m);
+}
+
+/* ---- by plain C -------------------------------------------------------------------------------------------------------------------------------------- */
+Test(capture, overlapping_write_reads_what_it_wrote)
+{
+    KN_SCOPE;
+    enum { N = 999 };
+    for (int up = 0; up < 2; up++) {
+        float v[N + 1], want[N + 1];
+        for (int i = 0; i <= N; i++)
+            v[i] = want[i] = (float)((i * 7) % 31);
+        for (int i = 0; i < N; i++)
+            want[up ? i + 1 : i] = v[up ? i : i + 1] + (up ? v[i + 1] : v[i]);
+        kn_tensor *t = kn_from_data(KN_F32, KN_SHAPE(N + 1), v);
+        kn_add_(kn_narrow(t, 0, up, N), kn_narrow(t, 0, 1 - up, N));
+        cr_assert_eq(kn_read(t, v, sizeof v), KN_OK);
+        cr_assert_arr_eq(v, want, sizeof v, "%s", up ? "upwards" : "downwards");
+    }
+}
+
+Test(capture, view_of_size_one_counts_as_contiguous)
+{
+    KN_SCOPE;
+    kn_tensor *x = ramp(1, 4, 1), *t = kn_transpose(x, 0, 1);
+    cr_assert_not(kn_is_contiguous(t));
+    cr_assert_eq(kn_stride(t, 1), 4);
+    cr_assert(kn_is_contiguous(kn_contiguous(t)));
+    cr_assert_eq(kn_stride(kn_contiguous(t), 1), 1);
+}
+
+Test(capture, mapped_memory_is_used_by_an_operator)
+{
+    KN_SCOPE;
+    kn_tensor *x = ramp(2, 2, 1), *same = kn_clone(x), *y;
+    cr_assert(kn_map_write(x));
+    y = kn_add(x, 1.0);
+    cr_assert(kn_failed(y) && strstr(kn_tensor_error(y), "mapped for writing"), "%s", kn_tensor_error(y));
+    kn_unmap(x);
+    cr_assert(kn_map(x));
+    cr_assert(!kn_failed(kn_add(x, 1.0)));
+    y = kn_add_(x, 1.0);
+    cr_assert(kn_failed(y) && strstr(kn_tensor_error(y), "mapped"), "%s", kn_tensor_error(y));
+    kn_unmap(x);
+    cr_assert(same_tensor(x, same));
 }

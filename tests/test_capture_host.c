@@ -428,6 +428,7 @@ Test(capture, feature_kept_by_a_hook_is_a_graph_break)
     cr_assert_eq(s.break_sites, 0);
     cr_assert_eq(s.graphs, 1);
     cr_assert_eq(s.paths, 1);
+    cr_assert_eq(s.recompiles, 0, "the graph output it from its first compilation on");
     kn_module_free(fast);
     for (int k = 0; k < 2; k++) {
         kn_remove_hook(h[k]);

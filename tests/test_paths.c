@@ -253,6 +253,29 @@ Test(paths, late_comer_is_never_compiled)
     finish(w, fast);
 }
 
+/* More operators in one call than a module may have events. */
+static kn_tensor *endless(Way *w, kn_tensor *x)
+{
+    for (int64_t i = 0; i < w->turns; i++) {
+        KN_SCOPE;
+        x = kn_escape(kn_neg(x));
+    }
+    return x;
+}
+
+Test(paths, events_without_end)
+{
+    KN_SCOPE;
+    Way *w = way_new(endless);
+    kn_module *fast = kn_compile(KN_BASE(w));
+    w->turns = 201001;
+    check(w, fast, ramp(1, 3));
+    cr_assert_leq(tr_module_of(fast)->events, 200000);
+    cr_assert_eq(kn_compile_stats(fast).paths, 0);
+    cr_assert_eq(kn_compile_stats(fast).fallbacks, 1);
+    finish(w, fast);
+}
+
 /* ---- numbers that code is made for -------------------------------------------------------------------------------------------------------------- */
 static kn_tensor *padded(Way *w, kn_tensor *x)
 {

@@ -8,6 +8,7 @@
 
 typedef struct Layer { kn_module base; kn_module *fc; kn_tensor *gain; double scale; bool flip; int64_t repeat; } Layer;
 static int runs, hidden;
+static kn_tensor *unlisted;                     /* forward reads it, and no field lists it */
 
 static kn_tensor *layer_forward(Layer *self, kn_tensor *x)
 {
@@ -19,6 +20,8 @@ static kn_tensor *layer_forward(Layer *self, kn_tensor *x)
         h = kn_neg(h);
     if (hidden)
         h = kn_exp(h);
+    if (unlisted)
+        h = kn_mul(h, unlisted);
     return kn_mul(h, self->scale);
 }
 static const kn_field layer_fields[] = {KN_CHILD(Layer, fc), KN_PARAM(Layer, gain), KN_ATTR(Layer, scale), KN_ATTR(Layer, flip), KN_ATTR(Layer, repeat), KN_FIELDS_END};
@@ -146,6 +149,40 @@ Test(pure, random_and_breaking_paths_are_replayed)
         kn_manual_seed((uint64_t)i);
         cr_assert(same(e, kn_call(fast, x)), "call %d", i);
     }
+    kn_module_free(fast);
+    kn_module_free(m);
+}
+
+/* A child is a field like any other, also where C puts another module there. */
+Test(pure, child_put_in_place_of_another)
+{
+    KN_SCOPE;
+    Layer *l = layer_new();
+    kn_module *m = KN_BASE(l), *fast = kn_compile(m, .pure = true), *was = l->fc, *other = kn_nn_linear(5, 5);
+    kn_tensor *x = kn_ones(KN_F32, KN_SHAPE(2, 5)), *before = kn_call(m, x);
+    settle(fast, x);
+    l->fc = other;
+    kn_tensor *e = kn_call(m, x), *c = kn_call(fast, x);
+    cr_assert(!same(e, before), "the change does not show at all");
+    cr_assert(same(e, c));
+    l->fc = was;
+    cr_assert(same(before, kn_call(fast, x)));
+    kn_module_free(fast);
+    kn_module_free(other);
+    kn_module_free(m);
+}
+
+Test(pure, tensor_that_no_field_lists)
+{
+    KN_SCOPE;
+    Layer *l = layer_new();
+    kn_module *m = KN_BASE(l), *fast = kn_compile(m, .pure = true);
+    kn_tensor *x = kn_ones(KN_F32, KN_SHAPE(2, 5));
+    kn_assign(&unlisted, kn_full(KN_F32, KN_SHAPE(5), 2.0));
+    settle(fast, x);
+    kn_assign(&unlisted, kn_full(KN_F32, KN_SHAPE(5), 3.0));
+    cr_assert(same(kn_call(m, x), kn_call(fast, x)));
+    kn_assign(&unlisted, NULL);
     kn_module_free(fast);
     kn_module_free(m);
 }

@@ -67,6 +67,17 @@ Test(random, randint_is_its_definition)
     check_randint(4, 0, INT64_C(1) << 40, 0);
 }
 
+Test(random, elements_of_f64_take_two_words)
+{
+    KN_SCOPE;
+    kn_generator_set_state(NULL, (kn_generator_state){41, 6});
+    double v[501];
+    cr_assert_eq(kn_read(kn_rand(KN_F64, KN_SHAPE(501)), v, sizeof v), KN_OK);
+    cr_assert_eq(next_of(NULL), 6 + 251);
+    for (int i = 0; i < 501; i++)
+        cr_assert_eq(v[i], uniform(bits(41, 6, i)), "element %d", i);
+}
+
 Test(random, randint_of_every_dtype_holds_the_same_numbers)
 {
     KN_SCOPE;

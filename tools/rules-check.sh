@@ -36,8 +36,8 @@ while IFS= read -r line || [ -n "$line" ]; do
     '#'*) ;;
     rule) rule=$value ;;
     file) file=$value ;;
-    from) from=$value ;;
-    to) to=$value ;;
+    from) from=${value//'\n'/$'\n'} ;;            # \n: the text goes on in the next line
+    to) to=${value//'\n'/$'\n'} ;;
     test) test=$value ;;
     *) echo "$table: '$word' is no keyword"; exit 2 ;;
     esac
