@@ -89,6 +89,23 @@ FORWARD(write_after_a_read_of_the_same_buffer_is_moved, 6)
     return kn_tuple(before, between, kn_sum(w->buf));
 }
 
+/* Pointwise throughout, so that one kernel could hold all of it. */
+FORWARD(read_moves_past_the_write_that_follows_it, 6)
+{
+    kn_tensor *r = kn_exp(w->buf);
+    kn_add_(w->buf, x);
+    return T(kn_mul(r, w->buf));
+}
+
+FORWARD(kernel_reads_what_another_of_its_elements_wrote, 6)
+{
+    kn_tensor *low = kn_narrow(w->buf, 0, 0, 3), *high = kn_narrow(w->buf, 0, 1, 3), *part = kn_narrow(x, 0, 0, 3);
+    kn_add_(high, part);
+    kn_tensor *y = kn_mul(low, 2.0);            /* the same elements, elsewhere in the row */
+    kn_mul_(high, 0.5);
+    return T(kn_add(y, kn_add(low, high)));
+}
+
 FORWARD(failed_op_between_syncs, 6)
 {
     see(w, kn_item(kn_sum(x)));
@@ -114,6 +131,13 @@ FORWARD(failed_check_is_asked_about_too_early, 9)
     kn_add_(w->buf, 1.0);
     if (kn_failed(e))
         return T(kn_neg(x));
+    return T(kn_mul(e, x));
+}
+
+FORWARD(failed_check_drops_the_writes_after_it, 9)
+{
+    kn_tensor *e = lookup(w, x, w->call % 3 == 2);
+    kn_add_(w->buf, 1.0);
     return T(kn_mul(e, x));
 }
 
