@@ -199,6 +199,14 @@ Test(capture, parameter_at_another_address_is_recorded_anew)
     cr_assert_eq(s.compiles, 1);
 }
 
+static kn_tensor *with_another_layout(World *w, int call)
+{
+    kn_tensor *a = ramp(4, 4, call);
+    kn_assign(&w->a, call % 3 == 1 ? kn_narrow(a, 0, 3, 1) : call % 3 == 2 ? kn_transpose(a, 0, 1) : a);
+    return ramp(4, 4, call);
+}
+Test(capture, parameter_of_another_layout_is_read_like_the_first) { worlds_with("layouts", plain_use, with_another_layout, 12); }
+
 static kn_value by_rows(World *w, kn_tensor *x) { return T(kn_mul(kn_exp(x), w->b)); }
 static kn_tensor *with_as_many_rows(World *w, int call)
 {

@@ -294,6 +294,80 @@ Test(capture, call_left_without_a_scope_takes_later_ones_for_its_own)
     kn_module_free(KN_BASE(w[1]));
 }
 
+/* The scope around it ends the call, before anything else is called. */
+static kn_value leaves_disabled(World *w, kn_tensor *x)
+{
+    kn_tensor *y = kn_mul(x, w->a);
+    if (leaving)
+        kn_disable();
+    if (leaving)
+        longjmp(outside, 1);
+    return T(kn_add(y, w->b));
+}
+Test(capture, scope_closed_around_a_left_call_leaves_it_open)
+{
+    World *w = world_new(leaves_disabled);
+    kn_module *fast = kn_compile(KN_BASE(w));
+    tr_module *m = tr_module_of(fast);
+    w->me = fast;
+    for (volatile int i = 0; i < 6; i++) {
+        kn_scope s = kn_scope_open(NULL);
+        if (i % 2)
+            leave(w, ramp(4, 4, i));
+        else
+            cr_assert(!kn_failed(kn_as_tensor(kn_call_value(fast, ramp(4, 4, i)))));
+        kn_scope_close(s);
+        cr_assert_eq(atomic_load(&m->active), 0, "round %d: the call is still going on", i);
+    }
+    cr_assert_eq(atomic_load(&m->replays), 5, "%llu calls replayed: the mode of a call that was left is still on", (unsigned long long)atomic_load(&m->replays));
+    kn_module_free(fast);
+    kn_module_free(KN_BASE(w));
+}
+
+/* A compiled module within a compiled call belongs to that call's graph, and records nothing of its own. */
+static kn_module *compiled_inside;
+static kn_value calls_compiled(World *w, kn_tensor *x) { return T(kn_relu(kn_call(w->depth ? w->inner : compiled_inside, kn_mul(x, w->a)))); }
+Test(capture, compiled_module_inside_a_call_is_a_graph_of_its_own)
+{
+    KN_SCOPE;
+    World *w = world_new(calls_compiled);
+    kn_module *fast = kn_compile(KN_BASE(w));
+    compiled_inside = kn_compile(w->inner);
+    for (int i = 0; i < 6; i++) {
+        kn_tensor *x = ramp(4, 4, i), *c = kn_as_tensor(kn_call_value(fast, x));
+        w->depth = 1;
+        cr_assert(same_tensor(c, kn_as_tensor(kn_call_value(KN_BASE(w), x))));
+        w->depth = 0;
+    }
+    cr_assert_eq(kn_compile_stats(fast).graphs, 1);
+    cr_assert_eq(kn_compile_stats(compiled_inside).paths, 0);
+    kn_module_free(fast);
+    kn_module_free(compiled_inside);
+    kn_module_free(KN_BASE(w));
+}
+
+static kn_value always_fails(World *w, kn_tensor *x)
+{
+    kn_tensor *h = kn_add(x, w->a), *bad = kn_matmul(h, kn_ones(KN_F32, KN_SHAPE(3, 3)));
+    kn_add_(w->buf, h);
+    return kn_tuple(bad, kn_exp(h));
+}
+Test(capture, failed_operator_is_recorded_around)
+{
+    KN_SCOPE;
+    World *w = world_new(always_fails);
+    kn_module *fast = kn_compile(KN_BASE(w));
+    uint64_t events = 0;
+    for (int i = 0; i < 12; i++) {
+        kn_call_value(fast, ramp(4, 4, i));
+        events = i == 2 ? tr_module_of(fast)->events : events;
+    }
+    cr_assert_eq(tr_module_of(fast)->events, events, "each call recorded something");
+    cr_assert_eq(kn_compile_stats(fast).paths, 0);
+    kn_module_free(fast);
+    kn_module_free(KN_BASE(w));
+}
+
 /* ---- operators of one's own ---------------------------------------------------------------------------------------------------------------------- */
 static int effects, rows_now = 4;
 static kn_status double_it(const kn_op_args *c)

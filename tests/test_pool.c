@@ -128,20 +128,6 @@ Test(pool, concurrent_callers)
     }
 }
 
-Test(pool, child_of_fork_rebuilds)
-{
-    int status = -1;
-    pid_t child;
-    kb_set_threads(4);
-    cr_assert(loop_is_right(1000, 1));
-    child = fork();
-    if (child == 0)
-        _exit(loop_is_right(1000, 1) && loop_is_right(17, 2) ? 42 : 1);
-    waitpid(child, &status, 0);
-    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 42);
-    cr_assert(loop_is_right(1000, 1), "the parent's pool still works");
-}
-
 Test(pool, shutdown_and_again)
 {
     kb_set_threads(4);
@@ -162,6 +148,24 @@ static void meet(void *arg, int64_t begin, int64_t end, int worker)
         usleep(100);
     if (atomic_load(arrived) < 3)
         atomic_store(arrived, -1000);
+}
+
+Test(pool, child_of_fork_rebuilds)
+{
+    int status = -1;
+    pid_t child;
+    kb_set_threads(4);
+    cr_assert(loop_is_right(1000, 1));
+    child = fork();
+    if (child == 0) {
+        atomic_int arrived = 0;
+        alarm(20);                              /* the parent's workers are not there: a loop that waits for them never ends */
+        kb_parallel_for(3, 1, meet, &arrived);
+        _exit(atomic_load(&arrived) == 3 && loop_is_right(1000, 1) && loop_is_right(17, 2) ? 42 : 1);
+    }
+    waitpid(child, &status, 0);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 42);
+    cr_assert(loop_is_right(1000, 1), "the parent's pool still works");
 }
 
 Test(pool, sleeping_workers_wake_and_take_part)
