@@ -8,6 +8,7 @@
  * included. CG_PRODUCT is a call of the matrix product, prepared.
  */
 #include "base/body.h"
+#include "base/device.h"
 #include "base/error.h"
 #include "codegen/internal.h"
 #include <stdio.h>
@@ -105,7 +106,7 @@ static int64_t trailing(const kb_type *x, const int64_t *list)
     return mask ? 0 : inner;
 }
 
-static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
+static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, bool on_device, cg_fact *f)
 {
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
     kb_opcode op = (kb_opcode)n->op;
@@ -118,7 +119,7 @@ static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
     f->inner = trailing(x, ir_words(g, n));
     f->numel = cg_numel(x);
     /* One row of a huge tensor: the eager kernel splits it among threads, a row here is one thread's. */
-    if (f->inner == 0 || (f->numel / f->inner < 4 && f->inner > 1 << 16))
+    if (f->inner == 0 || (!on_device && f->numel / f->inner < 4 && f->inner > 1 << 16))
         return CG_EAGER;
     f->cost = op == OP_logsumexp ? 40 : op == OP_var || op == OP_std ? 10 : 3;
     return CG_REDUCE;
@@ -223,7 +224,7 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
     if (info->cls == KB_REDUCTION || info->cls == KB_COMPOSITE) {
         if (cg_numel(ir_type(g, ir_in(g, n, 0))) == 0)
             return CG_EAGER;
-        return info->cls == KB_REDUCTION ? reduction_kind(g, n, me) : composite_kind(g, n, me);
+        return info->cls == KB_REDUCTION ? reduction_kind(g, n, f->device != KB_CPU, me) : composite_kind(g, n, me);
     }
     if (info->cls != KB_POINTWISE && info->cls != KB_WRITE && n->op != OP_full)
         return CG_EAGER;
@@ -342,9 +343,9 @@ static void note_readers(cg_facts *f)
         f->output[g->nodes[g->outputs[o].i - 1].root] = 1;
 }
 
-kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager)
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager)
 {
-    *f = (cg_facts){.g = g, .all_eager = all_eager, .max_nodes = CG_MAX_NODES};
+    *f = (cg_facts){.g = g, .device = device, .all_eager = all_eager, .max_nodes = CG_MAX_NODES};
     size_t n = (size_t)g->n_nodes + 1;
     f->node = kb_calloc(n, sizeof *f->node);
     size_t operands = (size_t)g->n_operands + 1;

@@ -420,7 +420,7 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 static int32_t weight_of(const planner *pl, const kb_gemm *g, ir_ref b, cg_place at)
 {
     const cg_facts *f = pl->f;
-    if (!is_input(pl->p, at) || g->n < 2)
+    if (pl->p->device || !is_input(pl->p, at) || g->n < 2)
         return -1;
     for (int d = 0; d < g->batch_rank; d++)
         if (g->b_batch[d])

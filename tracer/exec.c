@@ -122,7 +122,7 @@ static kn_status run_op(tr_frame *f, const tr_event *e)
             continue;                           /* a view: its root has the values */
         fresh = true;
         if (!f->slots[slot].storage)
-            f->slots[slot].storage = rt_storage_new(o->layout->numel * (int64_t)kb_dtype_bytes(o->layout->dtype));
+            f->slots[slot].storage = rt_storage_new(o->layout->device, o->layout->numel * (int64_t)kb_dtype_bytes(o->layout->dtype));
         if (!f->slots[slot].storage)
             return kb_error_status();
         out[i] = (kb_buf){f->slots[slot].storage->data, o->layout, false};
@@ -475,7 +475,7 @@ static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v
             kb_free(r->fresh[i]);
             continue;
         }
-        rt_storage_init(r->fresh[i], r->outputs[i], v->output_bytes[i]);
+        rt_storage_init(r->fresh[i], cg_program_device(v->program), r->outputs[i], v->output_bytes[i]);
         rt_storage_release(f->slots[v->outputs[i]].storage);
         f->slots[v->outputs[i]].storage = r->fresh[i];
     }
