@@ -354,7 +354,7 @@ static void map_pass(nv_emit *e, const lp_phase *p, int number)
         }
     nv_put(&e->text, "        {\n");
     invariants(e, p, "            ");
-    nv_put(&e->text, "            for (%s i = lane * %d; i < n; i += %d) {\n", e->index, e->vec, e->threads * e->vec);
+    nv_put(&e->text, "#pragma unroll 1\n            for (%s i = lane * %d; i < n; i += %d) {\n", e->index, e->vec, e->threads * e->vec);
     body(e, p, "                ");
     nv_put(&e->text, "            }\n        }\n");
     for (uint32_t i = p->first; i < p->first + p->n; i++) {

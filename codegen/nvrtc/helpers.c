@@ -7,7 +7,7 @@
 const char nv_helpers[] =
     "#define KN_FN static __device__ __forceinline__\n"
     "template <typename T, int N> struct __align__(sizeof(T) * N) kn_vec { T v[N]; };\n"
-    "template <typename T, int N> KN_FN void kn_load(T (&x)[N], const T *__restrict__ p)\n"
+    "template <typename T, int N> KN_FN void kn_load(T (&x)[N], const T *p)\n"
     "{ const kn_vec<T, N> t = *(const kn_vec<T, N> *)p;\n"
     "#pragma unroll\n"
     "  for (int j = 0; j < N; j++) x[j] = t.v[j]; }\n"
