@@ -6,7 +6,7 @@ const cg_host *nv_host;
 
 static char *source(const cg_request *r, cg_launch *launch)
 {
-    size_t n = (size_t)r->k->n_insts + 1, buffers = (size_t)r->k->n_buffers + 1, bytes = sizeof(nv_emit) + n + 2 * buffers;
+    size_t n = (size_t)r->k->n_insts + 1, buffers = (size_t)r->k->n_buffers + 1, bytes = sizeof(nv_emit) + n + 4 * buffers;
     nv_emit *e = nv_host->alloc(bytes);
     if (!e)
         return NULL;
@@ -18,6 +18,8 @@ static char *source(const cg_request *r, cg_launch *launch)
     e->varies = (bool *)(e + 1);
     e->wide = e->varies + n;
     e->once = e->wide + buffers;
+    e->keep = e->once + buffers;
+    e->kept = e->keep + buffers;
     bool ok = nv_emit_kernel(e);
     char *text = e->text.s;
     if (!ok) {

@@ -1,11 +1,11 @@
 /* emit.c: a kernel's skeleton.
  *
  * POINTWISE (one pass, nothing reduced): each thread takes `vec` consecutive elements of the inner dimension, the grid strides over the rest.
- * ROWS (reductions, several passes): a warp takes a row of up to 1,024 elements, eight rows a block; longer rows get a block of 256 to 1,024 threads. Thread t
- * takes elements t·vec, (t + threads)·vec …, the same ones in every pass, so that what a later pass loads again its own thread has stored.
+ * ROWS (reductions, several passes): a warp takes a row of up to 512 elements, eight rows a block; longer rows get a block of 128 to 1,024 threads. Thread t
+ * takes elements t·vec, (t + threads)·vec …, the same ones in every pass, so that what a later pass loads again its own thread has stored. Threads and vec follow
+ * from the row's length alone, and so does the order of a reduction. Up to 16,384 elements a row's values that several passes want stay in registers.
  *
- * An access is `vec` elements wide, at most 16 bytes, where the buffer is dense along the row and offset, strides and pointer are multiples of that;
- * other buffers of the kernel are then read element by element. The row's length must be a multiple of vec, or everything is.
+ * An access is up to 16 bytes wide where the buffer is dense along the row and offset, strides and pointer are multiples of that; others go element by element.
  * Indices are 32-bit where every offset and the number of elements are below 2^31.
  *
  * Barriers: around stores of row passes (all threads read what one thread writes), and in the reducers. Refused: more than 32 buffers. */
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BLOCK = 256, WARP_ROW = 1024, WARPS = 8, WIDEST = 16 /* bytes */, MAX_BLOCKS = 1 << 20, NAME = 64 };
+enum { BLOCK = 256, WARP_ROW = 512, WARPS = 8, WIDEST = 16 /* bytes */, KEPT = 16 /* elements of a thread */, MAX_BLOCKS = 1 << 20, NAME = 64 };
 
 void nv_refuse(nv_emit *e, const char *format, ...)
 {
@@ -68,36 +68,41 @@ static int gcd2(int vec, int64_t x)
     return vec;
 }
 
-/* Elements at once for a buffer: 1 where it can't. */
-static int width_of(const nv_emit *e, int64_t at)
+/* Elements at once that a buffer's places allow: 1 where it is read one by one. */
+static int width_of(const nv_emit *e, int64_t at, int vec)
 {
     const lp_buffer *b = &e->k->buffers[at];
     if (b->inner_stride != 1 || e->r->unaligned >> at & 1)
         return 1;
-    int vec = gcd2(WIDEST / nv_bytes(b->dtype), b->offset);
+    int most = WIDEST / nv_bytes(b->dtype);
+    vec = gcd2(vec < most ? vec : most, b->offset);
     for (int d = 0; d < e->k->n_outer; d++)
         vec = gcd2(vec, b->stride[d]);
     return vec;
 }
 
+/* Of rows: by their length alone. Of pointwise work: 16 bytes of the largest type that can be taken so. */
 static void choose_vector(nv_emit *e)
 {
     const lp_kernel *k = e->k;
     int largest = 1, bytes = 1;
     for (int64_t b = 0; b < k->n_buffers; b++) {
-        int w = width_of(e, b), size = nv_bytes(k->buffers[b].dtype);
+        int w = width_of(e, b, WIDEST), size = nv_bytes(k->buffers[b].dtype);
         if (w > 1 && size > bytes)
             bytes = size;
         if (w > largest)
             largest = w;
     }
-    int vec = largest > WIDEST / bytes ? WIDEST / bytes : largest;
-    if (k->n_buffers > 8 && vec > 1)
+    int vec = e->rows ? 4 : largest > WIDEST / bytes ? WIDEST / bytes : largest;
+    if (!e->rows && k->n_buffers > 8 && vec > 1)
         vec /= 2;                               /* registers */
     e->vec = gcd2(vec, k->inner.size);
-    for (int64_t b = 0; b < k->n_buffers; b++)
-        e->wide[b] = e->vec > 1 && width_of(e, b) >= e->vec;
-    e->launch->vector = e->vec;
+    for (int64_t b = 0; b < k->n_buffers; b++) {
+        int most = WIDEST / nv_bytes(k->buffers[b].dtype);
+        e->wide[b] = e->vec > 1 && width_of(e, b, e->vec) == (e->vec < most ? e->vec : most);
+        if (e->wide[b] && e->launch->vector < e->vec)
+            e->launch->vector = e->vec;
+    }
 }
 
 static bool whole_rows(const lp_kernel *k)
@@ -108,11 +113,47 @@ static bool whole_rows(const lp_kernel *k)
     return reduces;
 }
 
+static bool touches(const nv_emit *e, const lp_phase *p, lp_op op, uint32_t b)
+{
+    for (uint32_t i = p->first; i < p->first + p->n; i++) {
+        const lp_inst *n = &e->k->insts[i];
+        if (n->op == op && (op == LP_LOAD ? n->a : n->b) == b)
+            return true;
+    }
+    return false;
+}
+
+/* What several passes want of a row stays with the thread that takes it, where that is little. */
+static void choose_kept(nv_emit *e)
+{
+    const lp_kernel *k = e->k;
+    int64_t steps = (k->inner.size + (int64_t)e->threads * e->vec - 1) / ((int64_t)e->threads * e->vec);
+    bool any = false;
+    if (!e->rows || steps * e->vec > KEPT)
+        return;
+    for (uint32_t b = 0; b < (uint32_t)k->n_buffers; b++) {
+        int passes = 0;
+        for (int p = 0; p < k->n_phases; p++)
+            passes += k->phases[p].kind == LP_MAP && (touches(e, &k->phases[p], LP_LOAD, b) || touches(e, &k->phases[p], LP_STORE, b));
+        e->keep[b] = passes > 1 && !e->once[b];
+        any |= e->keep[b];
+    }
+    e->steps = any ? (int)steps : 0;
+}
+
+static bool in_memory(const nv_emit *e, int64_t b) { return !((e->r->scratch >> b & 1) && e->keep[b]); }
+static bool has_scratch(const nv_emit *e)
+{
+    for (int64_t b = 0; b < e->k->n_buffers; b++)
+        if (e->r->scratch >> b & 1 && in_memory(e, b))
+            return true;
+    return false;
+}
+
 static void choose_threads(nv_emit *e)
 {
     cg_launch *l = e->launch;
     int64_t n = e->k->inner.size, pieces = e->total_rows * (n / e->vec);
-    e->rows = whole_rows(e->k);
     e->warp = e->rows && n <= WARP_ROW;
     if (!e->rows) {
         e->threads = BLOCK;
@@ -121,15 +162,16 @@ static void choose_threads(nv_emit *e)
         e->threads = 32;
         l->blocks = (e->total_rows + WARPS - 1) / WARPS;
     } else {
-        e->threads = n <= 8192 ? 256 : n <= 65536 ? 512 : 1024;
+        e->threads = n <= 2048 ? 128 : n <= 4096 ? 256 : n <= 8192 ? 512 : 1024;
         l->blocks = e->total_rows;
     }
-    int64_t most = e->r->scratch ? 4 * (int64_t)e->r->multiprocessors : MAX_BLOCKS;
+    choose_kept(e);
+    int64_t most = has_scratch(e) ? 4 * (int64_t)e->r->multiprocessors : MAX_BLOCKS;
     if (l->blocks > most)
         l->blocks = most;
     l->threads_x = e->threads;
     l->threads_y = e->warp ? WARPS : 1;
-    l->workers = l->threads_y;
+    l->workers = has_scratch(e) ? l->threads_y : 0;
 }
 
 /* ---- parameters --------------------------------------------------------------------------------------------------------------------- */
@@ -175,15 +217,15 @@ static void signature(nv_emit *e)
         if (f->inner_stride != 0 && f->inner_stride != 1)
             param(e, name, f->inner_stride);
     }
-    if (e->r->scratch)
+    if (has_scratch(e))
         param(e, "scratch", e->r->scratch_bytes);
     if (k->n_scalars)
         nv_put(&e->text, ",\n    const long long *__restrict__ scalars");
     for (int s = 0; s < k->n_scalars; s++)
-        nv_put(&e->text, ", const long long s%d", s);
+        nv_put(&e->text, ", const long long z%d", s);
     nv_put(&e->text, ")\n{\n");
     for (int s = 0; s < k->n_scalars; s++)
-        nv_put(&e->text, "    const long long w%d = scalars ? scalars[%d] : s%d;\n", s, s, s);
+        nv_put(&e->text, "    const long long w%d = scalars ? scalars[%d] : z%d;\n", s, s, s);
 }
 
 /* Values that are the same everywhere. */
@@ -214,6 +256,8 @@ static void pointers(nv_emit *e, const char *indent)
     for (int64_t b = 0; b < k->n_buffers; b++) {
         const lp_buffer *f = &k->buffers[b];
         const char *type = nv_memory_type(f->dtype);
+        if (!in_memory(e, b))
+            continue;
         if (e->r->scratch >> b & 1)
             nv_put(&e->text, "%s%s *p%lld = (%s *)((char *)b%lld + worker * (long long)scratch)", indent, type, (long long)b, type, (long long)b);
         else if (is_read_only(e, b))
@@ -241,29 +285,44 @@ static void element(nv_emit *e, char *buf, size_t size, uint32_t b)
         snprintf(buf, size, "p%u[%s * s%u]", b, at, b);
 }
 
+/* The register that keeps an element */
+static void kept_name(const nv_emit *e, char *buf, size_t size, uint32_t b)
+{
+    if (e->lane_vec > 1)
+        snprintf(buf, size, "r%u[q * %d + j]", b, e->vec);
+    else
+        snprintf(buf, size, "r%u[q]", b);
+}
+
 void nv_load_expression(nv_emit *e, char *buf, size_t size, uint32_t b)
 {
-    if (e->lane_vec > 1 && e->wide[b])
+    char kept[NAME];
+    if (e->keep[b]) {
+        kept_name(e, kept, sizeof kept, b);
+        if (e->kept[b] || (e->lane_vec > 1 && e->wide[b])) {
+            snprintf(buf, size, "%s", kept);
+            return;
+        }
+        char from[NAME];
+        element(e, from, sizeof from, b);
+        snprintf(buf, size, "%s = %s", kept, from);
+    } else if (e->lane_vec > 1 && e->wide[b])
         snprintf(buf, size, "x%u[j]", b);
     else
         element(e, buf, size, b);
 }
 
 /* ---- passes ----------------------------------------------------------------------------------------------------------------------------- */
-static bool touches(const nv_emit *e, const lp_phase *p, lp_op op, uint32_t b)
-{
-    for (uint32_t i = p->first; i < p->first + p->n; i++) {
-        const lp_inst *n = &e->k->insts[i];
-        if (n->op == op && (op == LP_LOAD ? n->a : n->b) == b)
-            return true;
-    }
-    return false;
-}
-
 static void store(nv_emit *e, const lp_inst *n, const char *indent)
 {
     char value[NAME], to[NAME];
     nv_operand(e, value, sizeof value, n->a);
+    if (e->keep[n->b]) {
+        kept_name(e, to, sizeof to, n->b);
+        nv_put(&e->text, "%s%s = %s;\n", indent, to, value);
+        if (!in_memory(e, n->b))
+            return;
+    }
     if (e->lane_vec > 1 && e->wide[n->b])
         snprintf(to, sizeof to, "y%u[j]", n->b);
     else
@@ -279,22 +338,51 @@ static void accumulate(nv_emit *e, uint32_t i, const char *indent)
     nv_put(&e->text, "%sa%u = kn_%s(a%u, (%s)%s);\n", indent, i, nv_reducer((lp_reduce)n->imm.bits), i, n->type == LP_PRED ? "int" : nv_type(n->type), value);
 }
 
+/* Moves vec elements between an array and memory, 16 bytes at most at once. */
+static void move(nv_emit *e, const char *function, uint32_t b, const char *array, bool to_memory, const char *indent)
+{
+    const char *type = nv_memory_type(e->k->buffers[b].dtype);
+    int most = WIDEST / nv_bytes(e->k->buffers[b].dtype), w = e->vec < most ? e->vec : most;
+    for (int at = 0; at < e->vec; at += w) {
+        nv_put(&e->text, "%s%s(", indent, function);
+        if (to_memory)
+            nv_put(&e->text, "p%u + i + %d, *(const %s (*)[%d])&%s + %d]);\n", b, at, type, w, array, at);
+        else
+            nv_put(&e->text, "*(%s (*)[%d])&%s + %d], p%u + i + %d);\n", type, w, array, at, b, at);
+    }
+}
+
+static void vector_loads(nv_emit *e, const lp_phase *p, const char *indent)
+{
+    char array[NAME];
+    for (uint32_t b = 0; b < (uint32_t)e->k->n_buffers; b++) {
+        const char *type = nv_memory_type(e->k->buffers[b].dtype);
+        if (!e->wide[b])
+            continue;
+        if (touches(e, p, LP_LOAD, b) && e->keep[b] && !e->kept[b]) {
+            snprintf(array, sizeof array, "r%u[q * %d", b, e->vec);
+            move(e, "kn_load", b, array, false, indent);
+        } else if (touches(e, p, LP_LOAD, b) && !e->keep[b]) {
+            nv_put(&e->text, "%s%s x%u[%d];\n", indent, type, b, e->vec);
+            snprintf(array, sizeof array, "x%u[0", b);
+            move(e, "kn_load", b, array, false, indent);
+        }
+        if (touches(e, p, LP_STORE, b) && in_memory(e, b))
+            nv_put(&e->text, "%s%s y%u[%d];\n", indent, type, b, e->vec);
+    }
+}
+
 /* The body of a loop over elements: `i` is the first of e->vec. */
 static void body(nv_emit *e, const lp_phase *p, const char *indent)
 {
     const lp_kernel *k = e->k;
-    char inner[32];
+    char inner[32], array[NAME];
     e->lane_vec = e->vec;
     snprintf(inner, sizeof inner, "%s%s", indent, e->vec > 1 ? "    " : "");
-    for (uint32_t b = 0; b < (uint32_t)k->n_buffers && e->vec > 1; b++) {
-        const char *type = nv_memory_type(k->buffers[b].dtype);
-        if (e->wide[b] && touches(e, p, LP_LOAD, b))
-            nv_put(&e->text, "%s%s x%u[%d]; kn_load(x%u, p%u + i);\n", indent, type, b, e->vec, b, b);
-        if (e->wide[b] && touches(e, p, LP_STORE, b))
-            nv_put(&e->text, "%s%s y%u[%d];\n", indent, type, b, e->vec);
-    }
-    if (e->vec > 1)
+    if (e->vec > 1) {
+        vector_loads(e, p, indent);
         nv_put(&e->text, "#pragma unroll\n%sfor (int j = 0; j < %d; j++) {\n", indent, e->vec);
+    }
     for (uint32_t i = p->first; i < p->first + p->n; i++) {
         const lp_inst *n = &k->insts[i];
         if (n->op == LP_STORE)
@@ -307,8 +395,12 @@ static void body(nv_emit *e, const lp_phase *p, const char *indent)
     if (e->vec > 1)
         nv_put(&e->text, "%s}\n", indent);
     for (uint32_t b = 0; b < (uint32_t)k->n_buffers && e->vec > 1; b++)
-        if (e->wide[b] && touches(e, p, LP_STORE, b))
-            nv_put(&e->text, "%skn_store(p%u + i, y%u);\n", indent, b, b);
+        if (e->wide[b] && touches(e, p, LP_STORE, b) && in_memory(e, b)) {
+            snprintf(array, sizeof array, "y%u[0", b);
+            move(e, "kn_store", b, array, true, indent);
+        }
+    for (uint32_t b = 0; b < (uint32_t)k->n_buffers; b++)
+        e->kept[b] |= e->keep[b] && (touches(e, p, LP_LOAD, b) || touches(e, p, LP_STORE, b));
     e->lane_vec = 1;
 }
 
@@ -354,9 +446,14 @@ static void map_pass(nv_emit *e, const lp_phase *p, int number)
         }
     nv_put(&e->text, "        {\n");
     invariants(e, p, "            ");
-    nv_put(&e->text, "#pragma unroll 1\n            for (%s i = lane * %d; i < n; i += %d) {\n", e->index, e->vec, e->threads * e->vec);
-    body(e, p, "                ");
-    nv_put(&e->text, "            }\n        }\n");
+    if (e->steps) {
+        nv_put(&e->text, "#pragma unroll\n            for (int q = 0; q < %d; q++) {\n", e->steps);
+        nv_put(&e->text, "                const %s i = (q * %d + lane) * %d;\n                if (i < n) {\n", e->index, e->threads, e->vec);
+    } else {
+        nv_put(&e->text, "#pragma unroll 1\n            for (%s i = lane * %d; i < n; i += %d) {\n", e->index, e->vec, e->threads * e->vec);
+    }
+    body(e, p, e->steps ? "                    " : "                ");
+    nv_put(&e->text, e->steps ? "                }\n            }\n        }\n" : "            }\n        }\n");
     for (uint32_t i = p->first; i < p->first + p->n; i++) {
         const lp_inst *n = &k->insts[i];
         if (n->op != LP_REDUCE)
@@ -396,7 +493,7 @@ static void by_rows(nv_emit *e)
     nv_put(&e->text, "    const int lane = threadIdx.x;\n");
     if (!e->warp)
         nv_put(&e->text, "    __shared__ double shared[%d];\n", e->threads / 32);
-    if (e->r->scratch)
+    if (has_scratch(e))
         nv_put(&e->text, "    const int worker = blockIdx.x * %d + threadIdx.y;\n", e->launch->threads_y);
     if (k->n_outer && e->warp)
         nv_put(&e->text, "    for (%s row = blockIdx.x * (%s)%d + threadIdx.y; row < rows; row += gridDim.x * (%s)%d) {\n", e->index, e->index, WARPS, e->index, WARPS);
@@ -406,6 +503,9 @@ static void by_rows(nv_emit *e)
         nv_put(&e->text, e->warp ? "    if (threadIdx.y == 0) {\n" : "    {\n");
     coordinates(e, "        ");
     pointers(e, "        ");
+    for (uint32_t b = 0; b < (uint32_t)k->n_buffers; b++)
+        if (e->keep[b])
+            nv_put(&e->text, "        %s r%u[%d];\n", nv_memory_type(k->buffers[b].dtype), b, e->steps * e->vec);
     for (int p = 0; p < k->n_phases; p++) {
         if (k->phases[p].kind == LP_MAP)
             map_pass(e, &k->phases[p], p);
@@ -446,6 +546,7 @@ bool nv_emit_kernel(nv_emit *e)
     e->lane_vec = 1;
     analyse(e);
     choose_index(e);
+    e->rows = whole_rows(e->k);
     choose_vector(e);
     choose_threads(e);
     name_function(e);

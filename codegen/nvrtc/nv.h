@@ -3,7 +3,7 @@
  * function of the row's length alone. The plug-in links neither form of libkiln: memory, settings and failures go through `host`.
  *
  * Names in generated text: bN a buffer's pointer, pN it at the current row, xN elements loaded from it, yN elements to be stored, uN a value that is the same along
- * the row, vN an element's value, aN an accumulator, cD a coordinate, dD an outer size, n the inner size, sN_D a stride, i the element. */
+ * the row, vN an element's value, aN an accumulator, rN elements kept from pass to pass, qth step, cD a coordinate, dD an outer size, n the inner size, sN_D and sN strides, zN and wN a scalar, i the element. */
 #ifndef NV_H
 #define NV_H
 #include "codegen/device.h"
@@ -35,6 +35,8 @@ typedef struct nv_emit {
     bool *varies;               /* by instruction: differs along the row */
     bool *wide;                 /* by buffer: accessed by vectors */
     bool *once;                 /* by buffer: the same along the row */
+    bool *keep, *kept;          /* by buffer: its elements stay in registers between passes; they are there by now */
+    int steps;                  /* of a thread along the row, where elements are kept: unrolled; else 0 */
     int lane_vec;               /* while the body of a loop is emitted: 1 or vec */
     char why[160];
 } nv_emit;
