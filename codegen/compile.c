@@ -49,9 +49,9 @@ static void count(cg_program *p, const cg_facts *f)
             p->stats.largest_op_bytes = bytes;
     }
     for (int i = 0; i < p->n_steps; i++) {
-        p->stats.eager_steps += p->steps[i].eager;
+        p->stats.eager_steps += p->steps[i].eager && !p->steps[i].device;
         p->stats.products += p->steps[i].product != NULL;
-        p->stats.copies += p->steps[i].eager && p->steps[i].call.op == OP_clone;
+        p->stats.copies += p->steps[i].eager && !p->steps[i].device && p->steps[i].call.op == OP_clone;
     }
     p->stats.groups = p->n_steps;
     p->stats.arena_bytes = p->arena_bytes;

@@ -25,6 +25,7 @@ typedef struct cg_launch {
     int64_t blocks;
     int workers;                /* rows that a block works on at once: scratch rows it needs */
     int vector;                 /* elements of the widest access */
+    bool checks;                /* an operator that may find a value out of range */
     int n_params;
     int64_t param[CG_MAX_PARAMS];
 } cg_launch;
@@ -36,6 +37,9 @@ typedef struct cg_device_backend {
     /* Source of k, for its sizes, and how to start it. In memory of host->alloc; NULL after host->fail. */
     char *(*source)(const cg_request *r, cg_launch *launch);
     char *(*product)(const kb_gemm *g, int arch, int multiprocessors, cg_launch *launch);
+    /* A kernel for a call of which layouts are known, and pointers are multiples of 16 where `aligned`; NULL where there is none: no failure. Parameters:
+     * operands and results (of a number its 8 bytes), where launch->checks a pointer to an int that becomes 1 when a value is out of range, launch->param. */
+    char *(*op)(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *launch);
     /* An image for the architecture, in memory of host->alloc: PTX text with its NUL, or a cubin. log: what the assembler said of registers and spills.
      * Several threads may compile at once. NULL after host->fail, with the compiler's first complaint. */
     void *(*image)(const char *source, const char *name, int arch, bool ptx, const char *dump_dir, size_t *bytes, double *ms, char *log, size_t log_size);

@@ -188,6 +188,18 @@ static cg_device_entry *kernel_code(const cg_program *p, const cg_step *st, uint
     return source ? entry_of(source, launch->name, p->device, dump_dir, ms) : NULL;
 }
 
+static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool aligned, const char *dump_dir, cg_launch *launch, double *ms, bool *none)
+{
+    const kb_cuda *c = kb_cuda_get(p->device);
+    const cg_device_backend *b = c ? cg_device_backend_get() : NULL;
+    kb_call call = st->call;
+    call.in = st->bufs;
+    call.out = st->bufs + call.n_in;
+    char *source = b ? b->op(&call, c->arch, c->multiprocessors, aligned, launch) : NULL;
+    *none = b && !source;
+    return source ? entry_of(source, launch->name, p->device, dump_dir, ms) : NULL;
+}
+
 static cg_device_entry *product_code(const cg_program *p, const cg_step *st, const char *dump_dir, cg_launch *launch, double *ms)
 {
     const kb_cuda *c = kb_cuda_get(p->device);
@@ -200,9 +212,11 @@ const cg_device_form *cg_device_unaligned(const cg_program *p, const cg_step *st
 {
     cg_device_step *d = st->device;
     double ms;
+    bool none;
     pthread_mutex_lock(&d->lock);
     if (!d->unaligned.entry)
-        d->unaligned.entry = kernel_code(p, st, UINT32_MAX, NULL, &d->unaligned.launch, &ms);
+        d->unaligned.entry = st->eager ? op_code(p, st, false, NULL, &d->unaligned.launch, &ms, &none)
+                                       : kernel_code(p, st, UINT32_MAX, NULL, &d->unaligned.launch, &ms);
     pthread_mutex_unlock(&d->lock);
     return d->unaligned.entry ? &d->unaligned : NULL;
 }
@@ -219,9 +233,11 @@ static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
         job *j = &v[i];
         cg_device_step *d = j->step->device;
         cg_device_form *f = j->product ? &d->product : &d->kernel;
+        bool none = false;
         f->entry = j->product ? product_code(j->p, j->step, j->dump_dir, &f->launch, &j->ms)
-                              : kernel_code(j->p, j->step, 0, j->dump_dir, &f->launch, &j->ms);
-        if (f->entry)
+                 : j->step->eager ? op_code(j->p, j->step, true, j->dump_dir, &f->launch, &j->ms, &none)
+                                  : kernel_code(j->p, j->step, 0, j->dump_dir, &f->launch, &j->ms);
+        if (f->entry || none)
             continue;
         j->status = kb_error_status() ? kb_error_status() : KN_E_INTERNAL;
         snprintf(j->text, sizeof j->text, "%s", kb_error_text());
@@ -244,6 +260,28 @@ static kn_status keep_kernel(cg_program *p, cg_step *st, cg_lowered *lowered)
     return KN_OK;
 }
 
+/* Operators without device code run on the host; those that check values have a word of the arena for what they find. */
+static void set_operators(cg_program *p)
+{
+    bool checks = false;
+    for (int i = 0; i < p->n_steps; i++) {
+        cg_step *st = &p->steps[i];
+        if (!st->eager || !st->device)
+            continue;
+        if (!st->device->kernel.entry) {
+            pthread_mutex_destroy(&st->device->lock);
+            st->device = NULL;
+            continue;
+        }
+        checks |= st->device->kernel.launch.checks;
+        p->stats.kernels++;
+    }
+    if (checks) {
+        p->check_at = p->arena_bytes;
+        p->arena_bytes += 64;
+    }
+}
+
 static void set_scratch(cg_program *p)
 {
     for (int i = 0; i < p->n_steps; i++) {
@@ -258,10 +296,11 @@ kn_status cg_device_make_code(cg_program *p, cg_lowered *lowered, const char *du
 {
     job *v = kb_calloc((size_t)p->n_steps * 2 + 1, sizeof *v);
     kn_status s = v ? KN_OK : kb_error_status();
+    bool backend = cg_device_backend_get() != NULL;
     int n = 0;
     for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
         cg_step *st = &p->steps[i];
-        if (!st->k && !st->product)
+        if (!st->k && !st->product && (!backend || st->write))
             continue;
         st->device = kb_arena_alloc(&p->arena, sizeof *st->device);
         if (!st->device) {
@@ -269,6 +308,8 @@ kn_status cg_device_make_code(cg_program *p, cg_lowered *lowered, const char *du
             break;
         }
         pthread_mutex_init(&st->device->lock, NULL);
+        if (st->eager)
+            v[n++] = (job){.p = p, .step = st, .dump_dir = dump_dir};
         if (st->product)
             v[n++] = (job){.p = p, .step = st, .product = true, .dump_dir = dump_dir};
         if (st->k) {
@@ -287,8 +328,10 @@ kn_status cg_device_make_code(cg_program *p, cg_lowered *lowered, const char *du
         if (v[i].status != KN_OK && s == KN_OK)
             s = kb_fail(v[i].status, "%s", v[i].text);
     }
-    if (s == KN_OK)
+    if (s == KN_OK) {
+        set_operators(p);
         set_scratch(p);
+    }
     kb_free(v);
     return s;
 }

@@ -12,8 +12,8 @@
 /* ---- kernels ---------------------------------------------------------------------------------------------------------------------- */
 static kn_status launch(const kb_cuda *c, const cg_device_form *f, void *const *ptrs, int n_ptrs, const int64_t *scalars, int n_scalars)
 {
-    uint64_t values[CG_MAX_BUFFERS + CG_MAX_PARAMS + 40];
-    void *params[CG_MAX_BUFFERS + CG_MAX_PARAMS + 40];
+    uint64_t values[KB_MAX_IN + KB_MAX_OUT + CG_MAX_PARAMS + 40];
+    void *params[KB_MAX_IN + KB_MAX_OUT + CG_MAX_PARAMS + 40];
     const cg_launch *l = &f->launch;
     int n = 0;
     for (int i = 0; i < n_ptrs; i++)
@@ -57,6 +57,43 @@ static kn_status run_product(const kb_cuda *c, const cg_step *st, char *const *b
     return launch(c, &st->device->product, ptrs, 4, NULL, 0);
 }
 
+/* ---- operators ---------------------------------------------------------------------------------------------------------------------- */
+/* Whether a value was out of range: waits. */
+static kn_status look(const cg_program *p, const kb_cuda *c, cu_ptr bad, bool *found)
+{
+    int value = 0;
+    kn_status s = kb_device_download(p->device, &value, (const void *)(uintptr_t)bad, sizeof value);
+    (void)c;
+    *found = value != 0;
+    return s;
+}
+
+/* *bad: eager's error is to be found on the host. */
+static kn_status run_op(const cg_program *p, const kb_cuda *c, const cg_step *st, char *const *bases, bool *bad)
+{
+    void *ptrs[KB_MAX_IN + KB_MAX_OUT + 1];
+    int n = st->call.n_in + st->call.n_out;
+    bool aligned = true;
+    for (int i = 0; i < n; i++) {
+        ptrs[i] = at(bases, st->places[i]);
+        if (st->bufs[i].weak && ptrs[i])
+            memcpy(&ptrs[i], ptrs[i], sizeof ptrs[i]);
+        else
+            aligned = aligned && ((uintptr_t)ptrs[i] & 15) == 0;
+    }
+    const cg_device_form *f = &st->device->kernel;
+    if (!aligned && f->launch.vector > 1 && !(f = cg_device_unaligned(p, st)))
+        return kb_error_status();
+    if (!f->launch.checks)
+        return launch(c, f, ptrs, n, NULL, 0);
+    cu_ptr word = (cu_ptr)(uintptr_t)(bases[CG_SLOT_ARENA] + p->check_at);
+    ptrs[n] = (void *)(uintptr_t)word;
+    kn_status s = kb_cuda_check(c, kb_cu()->MemsetD8Async(word, 0, 4, c->stream), "cuMemsetD8Async");
+    if (s == KN_OK)
+        s = launch(c, f, ptrs, n + 1, NULL, 0);
+    return s == KN_OK ? look(p, c, word, bad) : s;
+}
+
 /* ---- steps on the host ------------------------------------------------------------------------------------------------------------- */
 static kn_status run_on_host(const cg_program *p, const cg_step *st, char *const *bases)
 {
@@ -80,7 +117,11 @@ static kn_status run_steps(const cg_program *p, const kb_cuda *c, char *const *b
         if (st->writes_input)
             *wrote = true;
         if (st->eager) {
-            s = run_on_host(p, st, bases);
+            bool bad = !st->device;
+            if (st->device)
+                s = run_op(p, c, st, bases, &bad);
+            if (s == KN_OK && bad)
+                s = run_on_host(p, st, bases);
             continue;
         }
         if (st->product)

@@ -220,7 +220,7 @@ static cg_program *compile(const kb_call *c, int64_t n_words, bool plain)
 static bool runs_on_host(const cg_program *p)
 {
     for (int i = 0; i < p->n_steps; i++)
-        if (p->steps[i].eager)
+        if (p->steps[i].eager && !p->steps[i].device)
             return true;
     return false;
 }

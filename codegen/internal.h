@@ -153,7 +153,7 @@ typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernel
 
 /* An eager call, a product, a kernel, or a product with a kernel on its rows */
 typedef struct cg_step {
-    bool eager;
+    bool eager;                 /* an operator as a whole: its eager kernel, or on a device its own code where `device` is set */
     const cg_product *product;
     bool writes_input;          /* storage older than the run */
     /* a kernel, where k is set */
@@ -189,6 +189,7 @@ struct cg_program {
     int64_t arena_bytes, scratch_bytes /* a worker */;
     int device;                 /* everything is there but constants and scalars */
     int64_t scratch_rows;       /* of a device: workers at most */
+    int64_t check_at;           /* of a device: where in the arena operators say that a value was out of range */
     double *consts;
     bool *packs;                /* by input; NULL: nowhere */
     int max_bufs;

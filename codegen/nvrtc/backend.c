@@ -31,7 +31,7 @@ static char *source(const cg_request *r, cg_launch *launch)
     return text;
 }
 
-static cg_device_backend backend = {CG_DEVICE_ABI, "nvrtc", "", source, nv_product, nv_image, nv_close};
+static cg_device_backend backend = {CG_DEVICE_ABI, "nvrtc", "", source, nv_product, nv_op, nv_image, nv_close};
 
 __attribute__((visibility("default"))) const cg_device_backend *kn_device_backend_open(const cg_host *host);
 __attribute__((visibility("default"))) const cg_device_backend *kn_device_backend_open(const cg_host *host)

@@ -57,6 +57,9 @@ void nv_identity(char *buf, size_t size, lp_reduce kind, int type);
 /* ---- product.c */
 char *nv_product(const kb_gemm *g, int arch, int multiprocessors, cg_launch *launch);
 
+/* ---- op.c */
+char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *launch);
+
 /* ---- compile.c */
 void *nv_image(const char *source, const char *name, int arch, bool ptx, const char *dump_dir, size_t *bytes, double *ms, char *log, size_t log_size);
 const char *nv_version(void);                           /* "13.0"; NULL after host->fail */

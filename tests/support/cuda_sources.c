@@ -22,25 +22,35 @@ static bool add_kernel(cuda_sources *s, const cg_lowered *w, int arch, bool alig
     return add(s, cg_device_backend_get()->source(&r, &l), &l, w->k);
 }
 
-static bool add_product(cuda_sources *s, uint32_t node, int arch)
+/* A product, or an operator with a kernel of its own, from layouts alone; nothing is added for one without. */
+static bool add_call(cuda_sources *s, uint32_t node, int arch, bool aligned)
 {
     const ir_graph *g = s->facts.g;
     const ir_node *n = &g->nodes[node];
-    kb_buf bufs[KB_MAX_IN + 1] = {0};
-    kb_layout *layouts[KB_MAX_IN + 1] = {0};
+    kb_buf bufs[KB_MAX_IN + KB_MAX_OUT] = {0};
+    kb_layout *layouts[KB_MAX_IN + KB_MAX_OUT] = {0};
+    kb_type types[KB_MAX_IN];
+    kb_infer in;
     kb_gemm gemm;
     cg_launch l;
-    for (int k = 0; k < n->n_in; k++)
-        if (ir_is(ir_in(g, n, k)))
-            bufs[k].layout = layouts[k] = kb_layout_of_type(ir_type(g, ir_in(g, n, k))), bufs[k].weak = cg_is_weak(g, ir_in(g, n, k));
-    bufs[n->n_in].layout = layouts[n->n_in] = kb_layout_of_type(&g->types[n->type]);
-    kb_call c = {(kb_opcode)n->op, KN_F32, n->n_in, 1, bufs, bufs + n->n_in, ir_words(g, n)};
     double one = 1;
-    for (int k = 0; k < n->n_in; k++)
-        if (bufs[k].weak)
-            bufs[k].data = &one;
-    bool ok = kb_gemm_of_call(&gemm, &c) && add(s, cg_device_backend_get()->product(&gemm, arch, 132, &l), &l, NULL);
-    for (int k = 0; k <= n->n_in; k++)
+    bool ok = cg_infer_node(g, node, &in, types) == KN_OK;
+    for (int k = 0; k < n->n_in && ok; k++)
+        if (ir_is(ir_in(g, n, k))) {
+            bufs[k].layout = layouts[k] = kb_layout_of_type(ir_type(g, ir_in(g, n, k)));
+            bufs[k].weak = cg_is_weak(g, ir_in(g, n, k));
+            bufs[k].data = bufs[k].weak ? &one : NULL;
+        }
+    for (int k = 0; k < in.n_out && ok; k++)
+        bufs[n->n_in + k].layout = layouts[n->n_in + k] = kb_layout_of_type(&in.out[k]);
+    kb_call c = {(kb_opcode)n->op, in.math, n->n_in, in.n_out, bufs, bufs + n->n_in, ir_words(g, n)};
+    if (ok && s->facts.node[node].kind == CG_PRODUCT) {
+        ok = kb_gemm_of_call(&gemm, &c) && add(s, cg_device_backend_get()->product(&gemm, arch, 132, &l), &l, NULL);
+    } else if (ok) {
+        char *text = cg_device_backend_get()->op(&c, arch, 132, aligned, &l);
+        ok = !text || add(s, text, &l, NULL);
+    }
+    for (int k = 0; k < KB_MAX_IN + KB_MAX_OUT; k++)
         kb_layout_release(layouts[k]);
     return ok;
 }
@@ -56,7 +66,8 @@ bool cuda_sources_of(cuda_sources *s, const ir_graph *g, int arch, bool aligned)
         if (s->lowered[i].k && !add_kernel(s, &s->lowered[i], arch, aligned))
             return false;
     for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++)
-        if (s->facts.node[i].kind == CG_PRODUCT && !add_product(s, i, arch))
+        if ((s->facts.node[i].kind == CG_PRODUCT || (s->facts.node[i].kind == CG_EAGER && kb_op_info((kb_opcode)g->nodes[i].op)->cls != KB_WRITE))
+            && !add_call(s, i, arch, aligned))
             return false;
     return true;
 }
