@@ -21,8 +21,10 @@ void cg_program_free(cg_program *p)
 {
     if (!p)
         return;
-    if (p->device)
+    if (p->device) {
+        cg_device_graph_free(p);
         cg_device_program_fini(p);
+    }
     for (int i = 0; i < p->n_steps; i++)
         if (p->steps[i].entry)
             cg_kernel_release(p->steps[i].entry);
@@ -113,6 +115,8 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
         s = cg_plan(p, &b.f, &b.gs, b.lowered);
     if (s == KN_OK)
         s = p->device ? cg_device_make_code(p, b.lowered, dir) : cg_make_code(p, b.lowered, dir);
+    if (s == KN_OK && p->device && o && o->reduce_overhead)
+        p->graph = cg_device_graph_new(p);
     if (s == KN_OK) {
         count(p, &b.f);
         p->text = dir || (o && o->text) ? cg_describe(p, &b.f) : NULL;

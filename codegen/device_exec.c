@@ -10,7 +10,10 @@
 #include <string.h>
 
 /* ---- kernels ---------------------------------------------------------------------------------------------------------------------- */
-static kn_status launch(const kb_cuda *c, const cg_device_form *f, void *const *ptrs, int n_ptrs, const int64_t *scalars, int n_scalars)
+/* The run's surroundings. */
+typedef struct run { const cg_program *p; const kb_cuda *c; cu_stream stream; char *const *bases; const int64_t *scalars; const char *scalars_at; } run;
+
+static kn_status launch(const run *r, const cg_device_form *f, void *const *ptrs, int n_ptrs, const int64_t *scalars, int n_scalars)
 {
     uint64_t values[KB_MAX_IN + KB_MAX_OUT + CG_MAX_PARAMS + 40];
     void *params[KB_MAX_IN + KB_MAX_OUT + CG_MAX_PARAMS + 40];
@@ -21,77 +24,78 @@ static kn_status launch(const kb_cuda *c, const cg_device_form *f, void *const *
     for (int i = 0; i < l->n_params; i++)
         values[n++] = (uint64_t)l->param[i];
     if (n_scalars)
-        values[n++] = 0;
+        values[n++] = (uint64_t)(uintptr_t)r->scalars_at;
     for (int i = 0; i < n_scalars; i++)
         values[n++] = (uint64_t)scalars[i];
     for (int i = 0; i < n; i++)
         params[i] = &values[i];
-    cu_result r = kb_cu()->LaunchKernel(cg_device_function(f->entry), (unsigned)l->blocks, 1, 1, (unsigned)l->threads_x, (unsigned)l->threads_y, 1, 0,
-                                        c->stream, params, NULL);
-    return kb_cuda_check(c, r, l->name);
+    cu_result result = kb_cu()->LaunchKernel(cg_device_function(f->entry), (unsigned)l->blocks, 1, 1, (unsigned)l->threads_x, (unsigned)l->threads_y, 1, 0,
+                                             r->stream, params, NULL);
+    return kb_cuda_check(r->c, result, l->name);
 }
 
-static kn_status run_kernel(const cg_program *p, const kb_cuda *c, const cg_step *st, char *const *bases, const int64_t *scalars)
+static kn_status run_kernel(const run *r, const cg_step *st)
 {
     void *ptrs[CG_MAX_BUFFERS];
     int64_t own[32];
     bool aligned = true;
     for (int b = 0; b < st->n_ptrs; b++) {
-        ptrs[b] = bases[st->ptrs[b].slot] + st->ptrs[b].offset + (st->scratch[b] ? p->arena_bytes : 0);
+        ptrs[b] = r->bases[st->ptrs[b].slot] + st->ptrs[b].offset + (st->scratch[b] ? r->p->arena_bytes : 0);
         aligned = aligned && ((uintptr_t)ptrs[b] & 15) == 0;
     }
-    for (int s = 0; s < st->n_scalars; s++)
-        own[s] = scalars[st->scalars[s]];
+    for (int s = 0; s < st->n_scalars && !r->scalars_at; s++)
+        own[s] = r->scalars[st->scalars[s]];
+    for (int s = 0; s < st->n_scalars && r->scalars_at; s++)
+        own[s] = 0;
     const cg_device_form *f = &st->device->kernel;
-    if (!aligned && f->launch.vector > 1 && !(f = cg_device_unaligned(p, st)))
+    if (!aligned && f->launch.vector > 1 && !(f = cg_device_unaligned(r->p, st)))
         return kb_error_status();
-    return launch(c, f, ptrs, st->n_ptrs, own, st->n_scalars);
+    return launch(r, f, ptrs, st->n_ptrs, own, st->n_scalars);
 }
 
 static char *at(char *const *bases, cg_place p) { return p.slot == CG_SLOT_NULL ? NULL : bases[p.slot] + p.offset; }
 
-static kn_status run_product(const kb_cuda *c, const cg_step *st, char *const *bases)
+static kn_status run_product(const run *r, const cg_step *st)
 {
     const cg_product *q = st->product;
-    void *ptrs[4] = {at(bases, q->a), at(bases, q->b), at(bases, q->c), at(bases, q->bias)};
-    return launch(c, &st->device->product, ptrs, 4, NULL, 0);
+    void *ptrs[4] = {at(r->bases, q->a), at(r->bases, q->b), at(r->bases, q->c), at(r->bases, q->bias)};
+    return launch(r, &st->device->product, ptrs, 4, NULL, 0);
 }
 
 /* ---- operators ---------------------------------------------------------------------------------------------------------------------- */
 /* Whether a value was out of range: waits. */
-static kn_status look(const cg_program *p, const kb_cuda *c, cu_ptr bad, bool *found)
+static kn_status look(const cg_program *p, cu_ptr bad, bool *found)
 {
     int value = 0;
     kn_status s = kb_device_download(p->device, &value, (const void *)(uintptr_t)bad, sizeof value);
-    (void)c;
     *found = value != 0;
     return s;
 }
 
 /* *bad: eager's error is to be found on the host. */
-static kn_status run_op(const cg_program *p, const kb_cuda *c, const cg_step *st, char *const *bases, bool *bad)
+static kn_status run_op(const run *r, const cg_step *st, bool *bad)
 {
     void *ptrs[KB_MAX_IN + KB_MAX_OUT + 1];
     int n = st->call.n_in + st->call.n_out;
     bool aligned = true;
     for (int i = 0; i < n; i++) {
-        ptrs[i] = at(bases, st->places[i]);
+        ptrs[i] = at(r->bases, st->places[i]);
         if (st->bufs[i].weak && ptrs[i])
             memcpy(&ptrs[i], ptrs[i], sizeof ptrs[i]);
         else
             aligned = aligned && ((uintptr_t)ptrs[i] & 15) == 0;
     }
     const cg_device_form *f = &st->device->kernel;
-    if (!aligned && f->launch.vector > 1 && !(f = cg_device_unaligned(p, st)))
+    if (!aligned && f->launch.vector > 1 && !(f = cg_device_unaligned(r->p, st)))
         return kb_error_status();
     if (!f->launch.checks)
-        return launch(c, f, ptrs, n, NULL, 0);
-    cu_ptr word = (cu_ptr)(uintptr_t)(bases[CG_SLOT_ARENA] + p->check_at);
+        return launch(r, f, ptrs, n, NULL, 0);
+    cu_ptr word = (cu_ptr)(uintptr_t)(r->bases[CG_SLOT_ARENA] + r->p->check_at);
     ptrs[n] = (void *)(uintptr_t)word;
-    kn_status s = kb_cuda_check(c, kb_cu()->MemsetD8Async(word, 0, 4, c->stream), "cuMemsetD8Async");
+    kn_status s = kb_cuda_check(r->c, kb_cu()->MemsetD8Async(word, 0, 4, r->stream), "cuMemsetD8Async");
     if (s == KN_OK)
-        s = launch(c, f, ptrs, n + 1, NULL, 0);
-    return s == KN_OK ? look(p, c, word, bad) : s;
+        s = launch(r, f, ptrs, n + 1, NULL, 0);
+    return s == KN_OK ? look(r->p, word, bad) : s;
 }
 
 /* ---- steps on the host ------------------------------------------------------------------------------------------------------------- */
@@ -109,8 +113,9 @@ static kn_status run_on_host(const cg_program *p, const cg_step *st, char *const
     return cg_device_host_call(p->device, &c, st->write);
 }
 
-static kn_status run_steps(const cg_program *p, const kb_cuda *c, char *const *bases, const int64_t *scalars, bool *wrote)
+kn_status cg_device_start(const cg_program *p, const kb_cuda *c, cu_stream stream, char *const *bases, const int64_t *scalars, const char *scalars_at, bool *wrote)
 {
+    run r = {p, c, stream, bases, scalars, scalars_at};
     kn_status s = KN_OK;
     for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
         const cg_step *st = &p->steps[i];
@@ -119,15 +124,17 @@ static kn_status run_steps(const cg_program *p, const kb_cuda *c, char *const *b
         if (st->eager) {
             bool bad = !st->device;
             if (st->device)
-                s = run_op(p, c, st, bases, &bad);
+                s = run_op(&r, st, &bad);
             if (s == KN_OK && bad)
                 s = run_on_host(p, st, bases);
             continue;
         }
         if (st->product)
-            s = run_product(c, st, bases);
+            s = run_product(&r, st);
         if (s == KN_OK && st->k)
-            s = run_kernel(p, c, st, bases, scalars);
+            s = run_kernel(&r, st);
+        if (st->k && r.scalars_at)
+            r.scalars_at += 8 * st->n_scalars;
     }
     return s;
 }
@@ -160,8 +167,8 @@ kn_status cg_device_run(const cg_program *p, void *const *inputs, const int64_t 
             break;
         }
     }
-    if (s == KN_OK)
-        s = run_steps(p, c, bases, scalars, wrote);
+    if (s == KN_OK && !(p->graph && cg_device_graph_run(p, inputs, scalars, outputs, &s)))
+        s = cg_device_start(p, c, c->stream, bases, scalars, NULL, wrote);
     while (s != KN_OK && !given && made-- > 0) {
         kb_device_free(p->device, outputs[made], (size_t)p->output_bytes[made]);
         outputs[made] = NULL;

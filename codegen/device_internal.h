@@ -1,8 +1,7 @@
 /* device_internal.h: what the files of codegen/ that know devices share: device_code.c (code), device_exec.c (running programs), device_op.c (one operator). */
 #ifndef CG_DEVICE_INTERNAL_H
 #define CG_DEVICE_INTERNAL_H
-#include "base/cuda_api.h"
-#include "base/device.h"
+#include "base/cuda.h"
 #include "codegen/device.h"
 #include "codegen/internal.h"
 #include <pthread.h>
@@ -26,6 +25,13 @@ bool cg_device_code_shutdown(void);             /* true when no code is in use a
 
 /* Runs a program of a device: as cg_run_once. given: outputs hold blocks already. */
 kn_status cg_device_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs, bool given, bool *wrote);
+/* Starts the steps on a stream. Kernels take scalars from scalars_at on the device, step after step, where that isn't NULL. */
+kn_status cg_device_start(const cg_program *p, const kb_cuda *c, cu_stream stream, char *const *bases, const int64_t *scalars, const char *scalars_at, bool *wrote);
+/* device_graph.c. NULL where the program can't be captured, or memory is short. */
+cg_device_graph *cg_device_graph_new(const cg_program *p);
+void cg_device_graph_free(const cg_program *p);
+/* Runs it as a captured graph; false: this run has to go step by step. */
+bool cg_device_graph_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs, kn_status *s);
 /* One call on the host: operands are copied there, results and what was written back. counted: under this operator's name. */
 kn_status cg_device_host_call(int device, const kb_call *c, bool write);
 

@@ -149,6 +149,7 @@ typedef struct cg_product {
 } cg_product;
 
 typedef struct cg_device_step cg_device_step;       /* device_internal.h */
+typedef struct cg_device_graph cg_device_graph;     /* device_graph.c */
 typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; code.c */
 
 /* An eager call, a product, a kernel, or a product with a kernel on its rows */
@@ -189,6 +190,8 @@ struct cg_program {
     int64_t arena_bytes, scratch_bytes /* a worker */;
     int device;                 /* everything is there but constants and scalars */
     int64_t scratch_rows;       /* of a device: workers at most */
+    int64_t *input_bytes;       /* of a device: what each input's view spans */
+    cg_device_graph *graph;     /* .reduce_overhead on a device; NULL: run step by step */
     int64_t check_at;           /* of a device: where in the arena operators say that a value was out of range */
     double *consts;
     bool *packs;                /* by input; NULL: nowhere */
