@@ -331,6 +331,7 @@ print-prefix:
 list-sources:
 	@printf '%s\n' $(LIB_SRC:%='library %') $(ISA_SRC:%='isa %') $(TISA_SRC:%='isa %') $(BACKEND_SRC:%='backend %') $(DEVICE_SRC:%='library %') $(GENERATED:%='library %') \
 	    $(foreach s,$(TEST_SRC) $(PLAIN_SRC) $(FUZZ_SRC) $(SUPPORT_SRC) $(TOOL_SRC),'program $s') \
+	    $(SIM_SRC:%='program %') \
 	    $(foreach s,$(BENCH_SRC) $(BSUP_SRC),'bench $s') \
 	    $(EXAMPLE_SRC:%='example %')
 print-flags:
@@ -340,6 +341,8 @@ print-flags:
 	@echo 'program $(PROGRAM_CFLAGS)'
 	@echo 'bench $(PROGRAM_CFLAGS) $(BLAS_CFLAGS)'
 	@echo 'example $(EXAMPLE_CFLAGS)'
+
+include mk/cuda.mk
 
 # Kept between runs, and never mistaken for leftovers
 .SECONDARY:
