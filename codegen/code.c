@@ -11,7 +11,7 @@
  */
 #include "base/error.h"
 #include "base/pool.h"
-#include "codegen/internal.h"
+#include "codegen/device_internal.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <time.h>
@@ -139,6 +139,9 @@ void cg_shutdown(void)
     pthread_mutex_unlock(&lock);
     if (!in_use)
         cg_backend_close();
+    kb_device_forget_ops();
+    if (cg_device_code_shutdown())
+        cg_device_backend_close();
 }
 
 /* ---- a program's kernels: distinct ones on all threads at once ---------------------------------------------------------------------- */

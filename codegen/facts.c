@@ -8,6 +8,7 @@
  * included. CG_PRODUCT is a call of the matrix product, prepared.
  */
 #include "base/body.h"
+#include "base/device.h"
 #include "base/error.h"
 #include "codegen/internal.h"
 #include <stdio.h>
@@ -81,12 +82,17 @@ bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r)
 }
 
 /* ---- kinds ---------------------------------------------------------------------------------------------------------------------- */
-static bool dtypes_compute(const ir_graph *g, const ir_node *n)
+/* Types that kernels of a device read and, but for narrow integers, write; arithmetic is in the math type, results are rounded once. */
+static bool is_half(kn_dtype d) { return d == KN_F16 || d == KN_BF16; }
+static bool reads(kn_dtype d, bool on_device) { return computes(d) || (on_device && (is_half(d) || d == KN_U8 || d == KN_I8 || d == KN_I16)); }
+static bool writes(kn_dtype d, bool on_device) { return computes(d) || (on_device && is_half(d)); }
+
+static bool dtypes_compute(const cg_facts *f, const ir_node *n)
 {
     for (int k = 0; k < n->n_in; k++)
-        if (ir_is(ir_in(g, n, k)) && !computes(ir_type(g, ir_in(g, n, k))->dtype))
+        if (ir_is(ir_in(f->g, n, k)) && !reads(ir_type(f->g, ir_in(f->g, n, k))->dtype, f->device != KB_CPU))
             return false;
-    return computes(g->types[n->type].dtype);
+    return writes(f->g->types[n->type].dtype, f->device != KB_CPU);
 }
 
 /* The reduced part when `dims` (a word list; empty or -1: all) is a run of trailing axes of x, else 0. */
@@ -105,7 +111,7 @@ static int64_t trailing(const kb_type *x, const int64_t *list)
     return mask ? 0 : inner;
 }
 
-static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
+static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, bool on_device, cg_fact *f)
 {
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
     kb_opcode op = (kb_opcode)n->op;
@@ -113,24 +119,24 @@ static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
     bool logic = op == OP_all || op == OP_any;
     if (op == OP_argmax || op == OP_argmin || (!logic && in == KN_BOOL && (op == OP_amax || op == OP_amin)))
         return CG_EAGER;
-    if (!logic && out != f->math)
+    if (!logic && out != f->math && !(on_device && is_half(out) && f->math == KN_F32))
         return CG_EAGER;
     f->inner = trailing(x, ir_words(g, n));
     f->numel = cg_numel(x);
     /* One row of a huge tensor: the eager kernel splits it among threads, a row here is one thread's. */
-    if (f->inner == 0 || (f->numel / f->inner < 4 && f->inner > 1 << 16))
+    if (f->inner == 0 || (!on_device && f->numel / f->inner < 4 && f->inner > 1 << 16))
         return CG_EAGER;
     f->cost = op == OP_logsumexp ? 40 : op == OP_var || op == OP_std ? 10 : 3;
     return CG_REDUCE;
 }
 
-static cg_kind composite_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
+static cg_kind composite_kind(const ir_graph *g, const ir_node *n, bool on_device, cg_fact *f)
 {
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
     const int64_t *w = ir_words(g, n);
     if (n->op != OP_softmax && n->op != OP_log_softmax && n->op != OP_layer_norm)
         return CG_EAGER;
-    if (!is_float(x->dtype) || g->types[n->type].dtype != x->dtype || x->rank == 0)
+    if (!(is_float(x->dtype) || (on_device && is_half(x->dtype))) || g->types[n->type].dtype != x->dtype || x->rank == 0 || !is_float(f->math))
         return CG_EAGER;
     f->numel = cg_numel(x);
     f->inner = 1;
@@ -213,7 +219,7 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
         return CG_SKIP;
     const kb_type *domain = copies ? ir_type(g, ir_in(g, n, 0)) : &g->types[n->type];
     me->numel = cg_numel(domain);
-    if (f->all_eager || info->n_out > 1 || me->numel == 0 || !dtypes_compute(g, n) || !computes(me->math))
+    if (f->all_eager || info->n_out > 1 || me->numel == 0 || !dtypes_compute(f, n) || !computes(me->math))
         return CG_EAGER;
     cg_recipe r;
     if (is_product(g, n, me))
@@ -223,7 +229,7 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
     if (info->cls == KB_REDUCTION || info->cls == KB_COMPOSITE) {
         if (cg_numel(ir_type(g, ir_in(g, n, 0))) == 0)
             return CG_EAGER;
-        return info->cls == KB_REDUCTION ? reduction_kind(g, n, me) : composite_kind(g, n, me);
+        return info->cls == KB_REDUCTION ? reduction_kind(g, n, f->device != KB_CPU, me) : composite_kind(g, n, f->device != KB_CPU, me);
     }
     if (info->cls != KB_POINTWISE && info->cls != KB_WRITE && n->op != OP_full)
         return CG_EAGER;
@@ -342,9 +348,9 @@ static void note_readers(cg_facts *f)
         f->output[g->nodes[g->outputs[o].i - 1].root] = 1;
 }
 
-kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager)
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager)
 {
-    *f = (cg_facts){.g = g, .all_eager = all_eager, .max_nodes = CG_MAX_NODES};
+    *f = (cg_facts){.g = g, .device = device, .all_eager = all_eager, .max_nodes = CG_MAX_NODES};
     size_t n = (size_t)g->n_nodes + 1;
     f->node = kb_calloc(n, sizeof *f->node);
     size_t operands = (size_t)g->n_operands + 1;

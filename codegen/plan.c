@@ -420,7 +420,7 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 static int32_t weight_of(const planner *pl, const kb_gemm *g, ir_ref b, cg_place at)
 {
     const cg_facts *f = pl->f;
-    if (!is_input(pl->p, at) || g->n < 2)
+    if (pl->p->device || !is_input(pl->p, at) || g->n < 2)
         return -1;
     for (int d = 0; d < g->batch_rank; d++)
         if (g->b_batch[d])
@@ -492,6 +492,15 @@ static kn_status make_steps(planner *pl)
     return KN_OK;
 }
 
+/* Bytes from the first to past the last element. */
+static int64_t span_of(const kb_type *t)
+{
+    int64_t last = 0;
+    for (int d = 0; d < t->rank; d++)
+        last += (t->size[d].v - 1) * t->stride[d].v;
+    return cg_numel(t) ? (last + 1) * (int64_t)kb_dtype_bytes(t->dtype) : 0;
+}
+
 kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered)
 {
     const ir_graph *g = f->g;
@@ -501,9 +510,12 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     p->n_scalars = (int)g->n_scalars;
     p->output_bytes = kb_arena_alloc(&p->arena, (size_t)(g->n_outputs + 1) * sizeof *p->output_bytes);
     p->consts = kb_arena_alloc(&p->arena, (size_t)(g->n_consts + 1) * sizeof *p->consts);
+    p->input_bytes = kb_arena_alloc(&p->arena, (size_t)(g->n_inputs + 1) * sizeof *p->input_bytes);
     pl.lives = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.lives);
     pl.live = kb_calloc((size_t)g->n_nodes + (size_t)gs->n_order + 1, sizeof *pl.live);
-    kn_status s = p->output_bytes && p->consts && pl.lives && pl.live ? KN_OK : kb_error_status();
+    for (int64_t i = 0; p->input_bytes && i < g->n_inputs; i++)
+        p->input_bytes[i] = span_of(ir_type(g, g->inputs[i]));
+    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live ? KN_OK : kb_error_status();
     if (s == KN_OK) {
         pl.born = pl.live + g->n_nodes;
         if (g->n_consts)

@@ -309,7 +309,7 @@ tr_job *tr_job_new(tr_frame *f, tr_graph *g)
 /* The long part: no lock is held. */
 void tr_job_compile(tr_job *j)
 {
-    cg_options o = {.name = "graph", .no_backend = cg_backend_get() == NULL};
+    cg_options o = {.name = "graph", .reduce_overhead = j->module->options.reduce_overhead, .no_backend = !cg_has_backend(j->ir)};
     if (o.no_backend)
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
     j->no_backend = o.no_backend;

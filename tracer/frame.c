@@ -156,7 +156,8 @@ static bool differs_by_sizes(const tr_frame *f, const tr_event *e, const rt_op *
         if (tr_kind(code) == TR_EXTERN && tr_index(code) < f->n_externs && f->externs[tr_index(code)] != t)
             return false;
         for (int i = 0; tr_kind(code) == TR_EXTERN && tr_index(code) >= bound && i < e->n_bind; i++)
-            if (e->bind[i].index == tr_index(code) && (e->bind[i].layout->dtype != t->layout->dtype || e->bind[i].layout->rank != t->layout->rank))
+            if (e->bind[i].index == tr_index(code) && (e->bind[i].layout->dtype != t->layout->dtype || e->bind[i].layout->rank != t->layout->rank
+                || e->bind[i].layout->device != t->layout->device))
                 return false;
     }
     return true;
@@ -238,12 +239,14 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n, const char *site, int64_t bytes);
 static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
 
-/* An op whose size depends on values: its operands are read as the host reads them, which ends the graph; the op runs eagerly, and its result is a tensor
+/* An op whose size depends on values, or one that moves a tensor between devices: its operands are read as the host reads them, which ends the graph; the op runs eagerly, and its result is a tensor
  * that no event made: an extern where it is used, of this call's size. Another size on another call is another path. */
 static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
+    bool moves = kb_op_info(c->op)->flags & KB_F_MOVES;
+    int code = !moves ? BREAK_DYNAMIC_SIZE : c->words[0] == KB_CPU ? BREAK_TO_HOST : BREAK_TO_DEVICE;
     for (int k = 0; k < c->n_in; k++)
-        if (c->in[k].kind == KN_KIND_TENSOR && host_read(trace, ctx, c->in[k].as.tensor, BREAK_DYNAMIC_SIZE, c->site) != KN_OK)
+        if (c->in[k].kind == KN_KIND_TENSOR && host_read(trace, ctx, c->in[k].as.tensor, code, c->site) != KN_OK)
             break;                              /* the operand is an error tensor now, which the op hands on */
     rt_eager(ctx, c, out);
 }
@@ -252,7 +255,7 @@ static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor *
 static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     rt_trace *trace = &f->trace;
-    if (__builtin_expect((kb_op_info(c->op)->flags & KB_F_DYNAMIC) != 0, 0)) {
+    if (__builtin_expect((kb_op_info(c->op)->flags & (KB_F_DYNAMIC | KB_F_MOVES)) != 0, 0)) {
         dynamic_op(trace, ctx, c, out);
         return;
     }
