@@ -73,10 +73,11 @@ int sim_scratch(ptx_module *m, ptx_func *f, ptx_type type)
 
 static int constant(ptx_module *m, ptx_func *f, uint64_t bits, int width)
 {
+    if (width == 1) bits = bits != 0;
     if (width < 8) bits &= (UINT64_C(1) << 8 * width) - 1;
     for (int i = f->n_constants - 1; i >= 0; i--)
         if (f->constants[i].bits == bits && f->constants[i].width == width) return f->constants[i].reg;
-    int reg = sim_scratch(m, f, width == 2 ? PT_B16 : width == 4 ? PT_B32 : PT_B64);
+    int reg = sim_scratch(m, f, width == 1 ? PT_PRED : width == 2 ? PT_B16 : width == 4 ? PT_B32 : PT_B64);
     PUSH(m->memory, f->constants, f->n_constants, f->cap_constants) = (ptx_constant){ bits, width, reg };
     return reg;
 }
