@@ -73,10 +73,11 @@ int sim_scratch(ptx_module *m, ptx_func *f, ptx_type type)
 
 static int constant(ptx_module *m, ptx_func *f, uint64_t bits, int width)
 {
+    if (width == 1) bits = bits != 0;
     if (width < 8) bits &= (UINT64_C(1) << 8 * width) - 1;
     for (int i = f->n_constants - 1; i >= 0; i--)
         if (f->constants[i].bits == bits && f->constants[i].width == width) return f->constants[i].reg;
-    int reg = sim_scratch(m, f, width == 2 ? PT_B16 : width == 4 ? PT_B32 : PT_B64);
+    int reg = sim_scratch(m, f, width == 1 ? PT_PRED : width == 2 ? PT_B16 : width == 4 ? PT_B32 : PT_B64);
     PUSH(m->memory, f->constants, f->n_constants, f->cap_constants) = (ptx_constant){ bits, width, reg };
     return reg;
 }
@@ -417,16 +418,21 @@ static bool barrier(decoder *d, const ptx_stmt *s)
     return true;
 }
 
-static bool add_with_carry(decoder *d, const ptx_stmt *s)
+/* add, sub, mad.lo, mad.hi with .cc, and addc, subc, madc */
+static bool with_carry(decoder *d, const ptx_stmt *s)
 {
-    int width = ptx_size(ptx_type_named(s->parts[s->n_parts - 1]));
-    if (s->n != 3 || width < 4) return unsupported(d, s);
-    int a = sim_source(d->m, d->f, s, &s->operands[1], width), b = sim_source(d->m, d->f, s, &s->operands[2], width);
-    int to = sim_dest(d->m, d->f, s, &s->operands[0], width);
-    if (a < 0 || b < 0 || to < 0) return false;
-    inst *in = emit_regs(d, s, sim_carry, to, a, b, -1);
-    in->c = width;
-    in->e = (s->parts[0][0] == 's' ? CARRY_SUB : 0) | (s->parts[0][3] == 'c' ? CARRY_IN : 0) | (sim_has(s, "cc") ? CARRY_OUT : 0);
+    ptx_type type = ptx_type_named(s->parts[s->n_parts - 1]);
+    const char *head = s->parts[0];
+    bool is_mad = *head == 'm';
+    int width = ptx_size(type), n = is_mad ? 4 : 3, regs[4] = { -1, -1, -1, -1 };
+    if (s->n != n || width < 4) return unsupported(d, s);
+    for (int i = 0; i < n; i++) {
+        regs[i] = i ? sim_source(d->m, d->f, s, &s->operands[i], width) : sim_dest(d->m, d->f, s, &s->operands[0], width);
+        if (regs[i] < 0) return false;
+    }
+    inst *in = emit_regs(d, s, sim_carry, regs[0], regs[1], regs[2], regs[3]);
+    in->e = (*head == 's' ? CARRY_SUB : 0) | (head[3] == 'c' ? CARRY_IN : 0) | (sim_has(s, "cc") ? CARRY_OUT : 0) | (ptx_signed(type) ? CARRY_SIGNED : 0)
+        | (!is_mad ? 0 : sim_has(s, "hi") ? CARRY_HIGH : CARRY_LOW) | width << CARRY_WIDTH;
     return true;
 }
 
@@ -458,7 +464,8 @@ static bool statement(decoder *d, const ptx_stmt *s)
     if (!strcmp(head, "mov")) return move(d, s);
     if (!strcmp(head, "cvta")) return convert_address(d, s);
     if (!strcmp(head, "cvt")) return convert(d, s);
-    if (!strcmp(head, "addc") || !strcmp(head, "subc") || ((!strcmp(head, "add") || !strcmp(head, "sub")) && sim_has(s, "cc"))) return add_with_carry(d, s);
+    bool carries = !strcmp(head, "addc") || !strcmp(head, "subc") || !strcmp(head, "madc");
+    if (carries || ((!strcmp(head, "add") || !strcmp(head, "sub") || !strcmp(head, "mad")) && sim_has(s, "cc"))) return with_carry(d, s);
     if (!strcmp(head, "bfe") || !strcmp(head, "bfi") || sim_has(s, "f32x2")) {
         inst *in = emit(d, s, NULL, K_PLAIN);
         return sim_decode_fields(d->m, d->f, s, in) || unsupported(d, s);

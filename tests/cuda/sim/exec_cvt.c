@@ -128,7 +128,8 @@ handler sim_cvt_find(const ptx_stmt *s, int *d_width, int *a_width, const void *
         if (!strcmp(part, "sat")) c->sat = true;
         else if (!strcmp(part, "ftz")) c->ftz = true;
         else if (!strcmp(part, "relu")) c->relu = true;
-        else if (part[0] == 'r' && strchr("nzmpa", part[1]) && (!part[2] || !strcmp(part + 2, "i"))) c->rounding = part[1], c->to_integer = part[2] == 'i';
+        else if (!strcmp(part, "rna")) c->rounding = 'a';
+        else if (part[0] == 'r' && strchr("nzmp", part[1]) && (!part[2] || !strcmp(part + 2, "i"))) c->rounding = part[1], c->to_integer = part[2] == 'i';
         else return NULL;
     }
     if (!ptx_size(c->to) || !ptx_size(c->from) || c->to == PT_F16X2 || c->to == PT_BF16X2 || c->to == PT_B128) return NULL;

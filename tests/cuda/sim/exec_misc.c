@@ -36,18 +36,35 @@ void sim_clock(warp *w, const inst *in)
     LANE_LOOP if (w->exec >> l & 1) memcpy(w->r + in->d + l * in->e, &w->steps, (size_t)in->e);
 }
 
+/* Half of a product, as bits of that width */
+static uint64_t half_product(const inst *in, uint64_t a, uint64_t b, int width)
+{
+    if (width == 4) {
+        uint64_t r = in->e & CARRY_SIGNED ? (uint64_t)((int64_t)(int32_t)a * (int32_t)b) : a * b;
+        return (uint32_t)(in->e & CARRY_HIGH ? r >> 32 : r);
+    }
+    if (in->e & CARRY_LOW) return a * b;
+    return in->e & CARRY_SIGNED ? (uint64_t)((__int128)(int64_t)a * (int64_t)b >> 64) : (uint64_t)((unsigned __int128)a * b >> 64);
+}
+
 void sim_carry(warp *w, const inst *in)
 {
     uint32_t carry = 0;
+    int width = in->e >> CARRY_WIDTH;
     LANE_LOOP {
         if (!(w->exec >> l & 1)) continue;
-        unsigned __int128 a = 0, b = 0;
-        memcpy(&a, w->r + in->a + l * in->c, (size_t)in->c);
-        memcpy(&b, w->r + in->b + l * in->c, (size_t)in->c);
+        uint64_t a = 0, b = 0;
+        memcpy(&a, w->r + in->a + l * width, (size_t)width);
+        memcpy(&b, w->r + in->b + l * width, (size_t)width);
+        if (in->e & (CARRY_LOW | CARRY_HIGH)) {
+            a = half_product(in, a, b, width);
+            b = 0;
+            memcpy(&b, w->r + in->c + l * width, (size_t)width);
+        }
         unsigned carried = in->e & CARRY_IN ? w->carry >> l & 1 : 0;
-        unsigned __int128 r = in->e & CARRY_SUB ? a - b - carried : a + b + carried;
-        carry |= (uint32_t)(r >> 8 * in->c & 1) << l;
-        memcpy(w->r + in->d + l * in->c, &r, (size_t)in->c);
+        unsigned __int128 r = in->e & CARRY_SUB ? (unsigned __int128)a - b - carried : (unsigned __int128)a + b + carried;
+        carry |= (uint32_t)(r >> 8 * width & 1) << l;
+        memcpy(w->r + in->d + l * width, &r, (size_t)width);
     }
     if (in->e & CARRY_OUT) w->carry = (w->carry & ~w->exec) | carry;
 }

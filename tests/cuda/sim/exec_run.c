@@ -88,6 +88,10 @@ void sim_fill_frame(warp *w, frame *f, ptx_func *fn)
     f->calls = calloc(LANES, fn->call_bytes + 1);
     for (int i = 0; i < fn->n_constants; i++) {
         const ptx_constant *c = &fn->constants[i];
+        if (c->width == 1) {
+            f->preds[fn->regs[c->reg].slot] = c->bits ? UINT32_MAX : 0;
+            continue;
+        }
         char *slot = f->slots + fn->regs[c->reg].slot;
         for (int l = 0; l < LANES; l++) memcpy(slot + l * c->width, &c->bits, (size_t)c->width);
     }

@@ -10,8 +10,8 @@ void sim_unpack(warp *w, const inst *in);
 /* d = where e lies in this frame's local memory */
 void sim_local_address(warp *w, const inst *in);
 void sim_clock(warp *w, const inst *in);
-/* d = a ± b (c bytes wide), e says with which carries */
-enum { CARRY_SUB = 1, CARRY_IN = 2, CARRY_OUT = 4 };
+/* d = a ± b, or half of a · b, plus c; e says with which carries, and how many bytes wide */
+enum { CARRY_SUB = 1, CARRY_IN = 2, CARRY_OUT = 4, CARRY_LOW = 8, CARRY_HIGH = 16, CARRY_SIGNED = 32, CARRY_WIDTH = 8 };
 void sim_carry(warp *w, const inst *in);
 void sim_warp_barrier(warp *w, const inst *in);
 /* bfe, bfi, and the pairs of f32 in a b64 */
