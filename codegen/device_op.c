@@ -77,7 +77,7 @@ kn_status cg_device_host_call(int device, const kb_call *c, bool write)
     if (s == KN_OK && write)
         s = kb_run_write(c->op, c->math, c->n_in, in, c->words);
     else if (s == KN_OK)
-        s = kb_run(&(kb_call){c->op, c->math, c->n_in, c->n_out, in, out, c->words});
+        s = kb_run(&(kb_call){.op = c->op, .math = c->math, .n_in = c->n_in, .n_out = c->n_out, .in = in, .out = out, .words = c->words});
     if (s == KN_OK && write)
         s = kb_device_upload(device, c->in[0].data, twins[0].data, twins[0].bytes);
     for (int k = 0; k < c->n_out && s == KN_OK && !write; k++)
