@@ -226,6 +226,31 @@ static cg_device_entry *kernel_code(const cg_program *p, const cg_step *st, uint
     return source ? entry_of(source, launch->name, p->device, dump_dir, ms) : NULL;
 }
 
+/* A product of f16 or bf16 operands: described by layouts of f32, whose strides are the same. */
+static char *half_product(const cg_device_backend *b, const kb_call *call, const kb_cuda *c, cg_launch *launch)
+{
+    kn_dtype d = call->out[0].layout->dtype;
+    kb_buf bufs[4] = {{0}};
+    kb_gemm g;
+    char *source = NULL;
+    if ((d != KN_F16 && d != KN_BF16) || (call->op != OP_matmul && call->op != OP_bmm && call->op != OP_linear) || call->n_in > 3)
+        return NULL;
+    bool fits = true;
+    for (int k = 0; k <= call->n_in && fits; k++) {
+        const kb_layout *l = k < call->n_in ? call->in[k].layout : call->out[0].layout;
+        fits = !l || (l->dtype == d && (bufs[k].layout = kb_layout_new(KN_F32, l->rank, l->sizes, l->strides)));
+    }
+    kb_call wide = {.op = call->op, .math = KN_F32, .n_in = call->n_in, .n_out = 1, .in = bufs, .out = bufs + call->n_in, .words = call->words};
+    if (fits && kb_gemm_of_call(&g, &wide) && (source = b->product(&g, d, c->arch, c->multiprocessors, launch))) {
+        launch->n_order = 4;
+        memcpy(launch->order, (const int8_t[]){0, 1, (int8_t)call->n_in, call->n_in > 2 && call->in[2].layout ? 2 : -1}, 4);
+        launch->vector = 1;
+    }
+    for (int k = 0; k < 4; k++)
+        kb_layout_release(bufs[k].layout);
+    return source;
+}
+
 static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool aligned, const char *dump_dir, cg_launch *launch, double *ms, bool *none)
 {
     const kb_cuda *c = kb_cuda_get(p->device);
@@ -233,7 +258,9 @@ static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool ali
     kb_call call = st->call;
     call.in = st->bufs;
     call.out = st->bufs + call.n_in;
-    char *source = b ? b->op(&call, c->arch, c->multiprocessors, aligned, launch) : NULL;
+    char *source = b ? half_product(b, &call, c, launch) : NULL;
+    if (b && !source)
+        source = b->op(&call, c->arch, c->multiprocessors, aligned, launch);
     *none = b && !source;
     return source ? entry_of(source, launch->name, p->device, dump_dir, ms) : NULL;
 }
@@ -242,7 +269,7 @@ static cg_device_entry *product_code(const cg_program *p, const cg_step *st, con
 {
     const kb_cuda *c = kb_cuda_get(p->device);
     const cg_device_backend *b = c ? cg_device_backend_get() : NULL;
-    char *source = b ? b->product(&st->product->gemm, c->arch, c->multiprocessors, launch) : NULL;
+    char *source = b ? b->product(&st->product->gemm, KN_F32, c->arch, c->multiprocessors, launch) : NULL;
     return source ? entry_of(source, launch->name, p->device, dump_dir, ms) : NULL;
 }
 

@@ -88,6 +88,12 @@ static kn_status run_op(const run *r, const cg_step *st, bool *bad)
     const cg_device_form *f = &st->device->kernel;
     if (!aligned && f->launch.vector > 1 && !(f = cg_device_unaligned(r->p, st)))
         return kb_error_status();
+    if (f->launch.n_order) {
+        void *ordered[4];
+        for (int i = 0; i < f->launch.n_order; i++)
+            ordered[i] = f->launch.order[i] < 0 ? NULL : ptrs[f->launch.order[i]];
+        return launch(r, f, ordered, f->launch.n_order, NULL, 0);
+    }
     if (!f->launch.checks)
         return launch(r, f, ptrs, n, NULL, 0);
     cu_ptr word = (cu_ptr)(uintptr_t)(r->bases[CG_SLOT_ARENA] + r->p->check_at);

@@ -56,7 +56,7 @@ const char *nv_reducer(lp_reduce kind);
 void nv_identity(char *buf, size_t size, lp_reduce kind, int type);
 
 /* ---- product.c */
-char *nv_product(const kb_gemm *g, int arch, int multiprocessors, cg_launch *launch);
+char *nv_product(const kb_gemm *g, kn_dtype dtype, int arch, int multiprocessors, cg_launch *launch);
 
 /* ---- op.c */
 char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *launch);

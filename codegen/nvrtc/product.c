@@ -1,4 +1,4 @@
-/* product.c: C = A · B (+ bias) in f32 by a tiled kernel of fused multiply-adds.
+/* product.c: C = A · B (+ bias) by a tiled kernel of fused multiply-adds in f32; f16 and bf16 are widened as they are read and rounded once.
  *
  * A block of 256 threads makes a tile of C; strips of A and B pass through shared memory, with the next strip on its way in registers while one is worked on.
  * Each output is the CPU's chain: over k from zero within blocks of 256, block sums added in order, the bias a rounded addition after that: same bits. Any strides;
@@ -23,12 +23,12 @@ static const char body[] =
     "#pragma unroll\n"
     "        for (int e = 0; e < LA; e++) {\n"
     "            const int f = threadIdx.x + e * 256, kk = A_DENSE_K ? f % TK : f / M, mm = A_DENSE_K ? f / TK : f % M;\n"
-    "            ra[e] = row0 + mm < m && k0 + kk < k ? a[(row0 + mm) * a_row + (k0 + kk) * a_col] : 0.0f;\n"
+    "            ra[e] = row0 + mm < m && k0 + kk < k ? LOAD(a[(row0 + mm) * a_row + (k0 + kk) * a_col]) : 0.0f;\n"
     "        }\n"
     "#pragma unroll\n"
     "        for (int e = 0; e < LB; e++) {\n"
     "            const int f = threadIdx.x + e * 256, kk = B_DENSE_K ? f % TK : f / N, nn = B_DENSE_K ? f / TK : f % N;\n"
-    "            rb[e] = col0 + nn < n && k0 + kk < k ? b[(k0 + kk) * b_row + (col0 + nn) * b_col] : 0.0f;\n"
+    "            rb[e] = col0 + nn < n && k0 + kk < k ? LOAD(b[(k0 + kk) * b_row + (col0 + nn) * b_col]) : 0.0f;\n"
     "        }\n"
     "    };\n"
     "    auto put = [&](int half) {\n"
@@ -80,7 +80,7 @@ static const char body[] =
     "        for (int j = 0; j < TN; j++) {\n"
     "            const long long row = row0 + ty * TM + i, col = col0 + tx * TN + j;\n"
     "            if (row < m && col < n)\n"
-    "                c[row * ldc + col] = bias ? total[i][j] + bias[row * bias_row + col * bias_col] : total[i][j];\n"
+    "                c[row * ldc + col] = STORE(bias ? total[i][j] + LOAD(bias[row * bias_row + col * bias_col]) : total[i][j]);\n"
     "        }\n"
     "}\n";
 
@@ -104,8 +104,8 @@ static void signature(nv_text *t, const kb_gemm *g, cg_launch *l, int64_t tiles_
     static const char *const of[] = {"a", "b", "c"};
     const int64_t *strides[] = {g->a_batch, g->b_batch, g->c_batch};
     char name[32];
-    nv_put(t, "extern \"C\" __global__ void __launch_bounds__(256) %s(\n    const float *__restrict__ a, const float *__restrict__ b, float *__restrict__ c, "
-              "const float *__restrict__ bias\n    ", l->name);
+    nv_put(t, "extern \"C\" __global__ void __launch_bounds__(256) %s(\n    const T *__restrict__ a, const T *__restrict__ b, T *__restrict__ c, "
+              "const T *__restrict__ bias\n    ", l->name);
     param(t, l, "m", g->m);
     param(t, l, "n", g->n);
     param(t, l, "k", g->k);
@@ -144,7 +144,7 @@ static void whole_body(nv_text *t, const kb_gemm *g)
     }
 }
 
-char *nv_product(const kb_gemm *g, int arch, int multiprocessors, cg_launch *l)
+char *nv_product(const kb_gemm *g, kn_dtype dtype, int arch, int multiprocessors, cg_launch *l)
 {
     nv_text t = {0};
     int64_t items = 1;
@@ -155,10 +155,13 @@ char *nv_product(const kb_gemm *g, int arch, int multiprocessors, cg_launch *l)
     tile s = choose(g, items, multiprocessors);
     int64_t tiles_m = (g->m + s.m - 1) / s.m, tiles_n = (g->n + s.n - 1) / s.n;
     l->blocks = tiles_m * tiles_n * items;
-    snprintf(l->name, sizeof l->name, "kn_product_%dx%d", s.m, s.n);
+    const char *half = dtype == KN_F16 ? "f16" : dtype == KN_BF16 ? "bf16" : NULL;
+    snprintf(l->name, sizeof l->name, "kn_product_%dx%d%s%s", s.m, s.n, half ? "_" : "", half ? half : "");
     nv_put(&t, "%s\n/* C = A B: tiles of %d x %d, strips of %d, %d x %d a thread */\n", nv_helpers, s.m, s.n, s.k, s.tm, s.tn);
     nv_put(&t, "enum { M = %d, N = %d, TK = %d, TM = %d, TN = %d, A_DENSE_K = %d, B_DENSE_K = %d };\n", s.m, s.n, s.k, s.tm, s.tn,
         g->a_col == 1 || g->a_row != 1, g->b_row == 1 && g->b_col != 1);
+    nv_put(&t, half ? "typedef unsigned short T;\n#define LOAD(x) kn_of_%s(x)\n#define STORE(x) kn_to_%s(x)\n" : "typedef float T;\n#define LOAD(x) (x)\n#define STORE(x) (x)\n",
+        half, half);
     signature(&t, g, l, tiles_m, tiles_n);
     whole_body(&t, g);
     if (!t.failed)
