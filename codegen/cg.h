@@ -40,7 +40,9 @@ typedef const cg_backend *(*cg_backend_open_fn)(const cg_host *host);
 
 const cg_backend *cg_backend_get(void);         /* loads it at the first call; NULL where absent, with the failure recorded */
 bool cg_backend_missing(void);                  /* it was looked for, or would be, in vain. Loads nothing where its file is there */
+void cg_forget_kernels(void);                   /* frees the kernels that no program uses, and keeps the backend; for measurements */
 void cg_shutdown(void);                         /* frees kernel cache and backend; for leak checks at process end */
+void cg_fork_lock(bool take);                   /* around a fork: nobody is at the kernel cache */
 
 /* The object cache on disk (cache.c): since the process began. */
 typedef struct cg_cache_state {

@@ -14,6 +14,7 @@
  */
 #include "base/error.h"
 #include "base/pool.h"
+#include "base/profile.h"
 #include "codegen/internal.h"
 #include "codegen/object.h"
 #include <pthread.h>
@@ -117,6 +118,7 @@ static cg_code *make_code(job *j, const char *dump_dir, lp_fn *fn)
     char title[128];
     cg_cache_key key;
     cg_code *code = NULL;
+    uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
     bool keyed = cg_cache_key_of(j->k, &key);
     cg_kernel_title(j->k, title, sizeof title);
     j->sought = keyed && !dump_dir;
@@ -132,6 +134,11 @@ static cg_code *make_code(job *j, const char *dump_dir, lp_fn *fn)
     }
     if (keyed)
         cg_cache_key_free(&key);
+    if (start) {
+        char name[96];
+        snprintf(name, sizeof name, "%s %s", j->found ? "load" : "generate", j->k->name);
+        kb_profile_span(KB_SPAN_COMPILE, name, NULL, j->k->site, start);
+    }
     return code;
 }
 
@@ -193,12 +200,29 @@ void cg_kernel_release(cg_kernel_entry *e)
     pthread_mutex_unlock(&lock);
 }
 
-void cg_shutdown(void)
+void cg_fork_lock(bool take)
+{
+    if (take)
+        pthread_mutex_lock(&lock);
+    cg_cache_fork_lock(take);
+    kb_profile_fork_lock(take);
+    if (!take)
+        pthread_mutex_unlock(&lock);
+}
+
+static bool sweep_all(void)
 {
     pthread_mutex_lock(&lock);
     bool in_use = sweep(UINT64_MAX);
     pthread_mutex_unlock(&lock);
-    if (!in_use)
+    return in_use;
+}
+
+void cg_forget_kernels(void) { sweep_all(); }
+
+void cg_shutdown(void)
+{
+    if (!sweep_all())
         cg_backend_close();
     cg_cache_forget();
 }

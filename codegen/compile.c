@@ -35,6 +35,7 @@ void cg_program_free(cg_program *p)
     kb_free(p->kernels);
     kb_free(p->layouts);
     kb_free(p->text);
+    kb_free(atomic_load(&p->spans));
     kb_arena_free(&p->arena);
     kb_free(p);
 }

@@ -9,6 +9,7 @@
  */
 #include "base/error.h"
 #include "base/pool.h"
+#include "base/profile.h"
 #include "codegen/internal.h"
 #include <string.h>
 #if defined(__SSE2__)
@@ -22,10 +23,11 @@ typedef struct piece {
     void **ptrs;
     const int64_t *scalars;
     int64_t scratch_bytes;      /* from one worker's scratch to the next */
+    uint32_t span;              /* of a part, for the profile; 0: nobody profiles */
 } piece;
 
 /* What one run has besides its table of bases. */
-typedef struct run { const kb_source *sources; const int64_t *scalars; int threads; } run;
+typedef struct run { const kb_source *sources; const int64_t *scalars; int threads; const uint32_t *spans; } run;
 
 /* The kernel's pointers, scratch being the worker's own. */
 static void **worker_ptrs(const piece *p, int worker, void **own)
@@ -42,6 +44,7 @@ static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
 {
     const piece *p = arg;
     const cg_step *st = p->st;
+    uint64_t start = __builtin_expect(p->span != 0, 0) ? kb_profile_now() : 0;
     void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
     int64_t row0 = 0, row1 = st->rows, i0 = 0, i1 = st->inner;
     if (st->by_rows) {
@@ -55,6 +58,8 @@ static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
         st->fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
     else
         lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
+    if (__builtin_expect(p->span != 0, 0))
+        kb_profile_add(p->span, start, kb_profile_now());
 }
 
 static piece open_piece(const cg_program *p, const cg_step *st, char *const *bases, const int64_t *scalars, void **ptrs, int64_t *own)
@@ -66,7 +71,7 @@ static piece open_piece(const cg_program *p, const cg_step *st, char *const *bas
             own[s] = scalars[st->scalars[s]];
         scalars = own;
     }
-    return (piece){st, ptrs, scalars, p->scratch_bytes};
+    return (piece){st, ptrs, scalars, p->scratch_bytes, 0};
 }
 
 static void run_kernel(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
@@ -76,8 +81,11 @@ static void run_kernel(const cg_program *p, const cg_step *st, char *const *base
     piece w = open_piece(p, st, bases, r->scalars, ptrs, own);
     if (st->n_split < 2 * st->grain)
         run_piece(&w, 0, st->n_split, 0);
-    else
+    else {
+        if (r->spans)
+            w.span = r->spans[p->n_steps + (st - p->steps)];
         kb_parallel_for_most(st->n_split, st->grain, r->threads, run_piece, &w);
+    }
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------------------------ */
@@ -186,21 +194,32 @@ static kn_status run_eager(const cg_step *st, char *const *bases, const run *r)
     return st->control ? cg_control_run(st->control, &c, r->sources) : kb_run(&c);
 }
 
+static kn_status run_step(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    if (st->eager)
+        return run_eager(st, bases, r);
+    if (st->product)
+        return run_product(p, st, bases, r);
+    run_kernel(p, st, bases, r);
+    return KN_OK;
+}
+
 static kn_status run_steps(const cg_program *p, char *const *bases, const run *r, bool *wrote)
 {
-    for (int i = 0; i < p->n_steps; i++) {
+    kn_status s = KN_OK;
+    for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
         const cg_step *st = &p->steps[i];
         if (st->writes_input)
             *wrote = true;
-        if (!st->eager && !st->product) {
-            run_kernel(p, st, bases, r);
+        if (__builtin_expect(r->spans != NULL, 0)) {
+            uint64_t start = kb_profile_now();
+            s = run_step(p, st, bases, r);
+            kb_profile_add(r->spans[i], start, kb_profile_now());
             continue;
         }
-        kn_status s = st->eager ? run_eager(st, bases, r) : run_product(p, st, bases, r);
-        if (s != KN_OK)
-            return s;
+        s = run_step(p, st, bases, r);
     }
-    return KN_OK;
+    return s;
 }
 
 static kn_status run_default(const cg_program *p, char *const *bases, const run *r, bool *wrote)
@@ -260,7 +279,7 @@ static kn_status run_program(const cg_program *p, void *const *inputs, const kb_
         }
     }
     if (s == KN_OK)
-        s = run_default(p, bases, &(run){sources, scalars, threads}, wrote);
+        s = run_default(p, bases, &(run){sources, scalars, threads, kb_profile_on() ? cg_profile_steps(p) : NULL}, wrote);
     if (s != KN_OK && !given)
         free_outputs(p, outputs, made);
     if (arena_bytes > STACK_ARENA && arena)

@@ -8,6 +8,7 @@
 #include "base/conv.h"
 #include "base/gemm.h"
 #include "base/kernel.h"
+#include <stdatomic.h>
 #include "base/text.h"
 #include "codegen/cg.h"
 #include "codegen/emit_math.h"
@@ -205,6 +206,7 @@ typedef struct cg_step {
     kb_buf *bufs;               /* operands, then results, of the call; data patched in a copy */
     cg_place *places;
     uint32_t node;              /* first node, for printing */
+    const char *path, *site;    /* where it comes from: module path and source; NULL unknown */
     int32_t group;
 } cg_step;
 
@@ -225,9 +227,11 @@ struct cg_program {
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
     cg_stats stats;
     char *text;
+    _Atomic(uint32_t *) spans;  /* steps, then pieces of steps, as the profiler numbers them; made when first profiled */
     lp_kernel **kernels;        int64_t n_kernels, cap_kernels;     /* interpreted ones */
 };
 
+const uint32_t *cg_profile_steps(const cg_program *p);      /* NULL when memory is short */
 kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered /* by group */);
 void cg_program_fini_steps(cg_program *p);
 

@@ -23,6 +23,7 @@ typedef struct planner {
     int64_t n_live;
     uint32_t shares;            /* of this step: the storage that its product is written to first; UINT32_MAX: none */
     int32_t *born;              /* by step: the first storage that it is the first to touch, -1 */
+    uint8_t *written;           /* by node: an operator writes to what has it as its hazard */
 } planner;
 
 /* ---- lifetimes ------------------------------------------------------------------------------------------------------------------ */
@@ -95,8 +96,11 @@ static kn_status set_outputs(planner *pl)
 static void set_lives(planner *pl)
 {
     const ir_graph *g = pl->f->g;
-    for (int64_t i = 0; i < g->n_nodes; i++)
+    for (int64_t i = 0; i < g->n_nodes; i++) {
         pl->lives[i] = (life){.first = -1, .last = -1};
+        if (g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)g->nodes[i].op)->cls == KB_WRITE)
+            pl->written[pl->f->node[i].hazard] = 1;
+    }
     for (int64_t i = 0; i < g->n_inputs; i++)
         pl->lives[g->inputs[i].i - 1].slot = CG_SLOT_INPUT + (int32_t)i;
     for (int64_t s = 0; s < pl->gs->n_order; s++)
@@ -417,14 +421,7 @@ static kn_status eager_call(planner *pl, cg_step *st, uint32_t node, int n_out, 
     return s;
 }
 
-static bool is_written(const planner *pl, ir_ref r)
-{
-    const cg_facts *f = pl->f;
-    for (int64_t i = 0; i < f->g->n_nodes; i++)
-        if (f->g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)f->g->nodes[i].op)->cls == KB_WRITE && f->node[i].hazard == f->node[r.i - 1].hazard)
-            return true;
-    return false;
-}
+static bool is_written(const planner *pl, ir_ref r) { return pl->written[pl->f->node[r.i - 1].hazard]; }
 
 /* The step's regions become programs; weights that they multiply with and that nobody writes are packed as the graph's own are. */
 static kn_status plan_control(planner *pl, cg_step *st)
@@ -550,6 +547,22 @@ static kn_status step_of(planner *pl, cg_step *st, const cg_group *g)
     return s;
 }
 
+/* Texts are the program's own; steps of one place share them. */
+static kn_status name_source(planner *pl, cg_step *st, int64_t at)
+{
+    const ir_graph *g = pl->f->g;
+    uint32_t prov = g->nodes[st->node].prov;
+    const ir_prov *from = &g->provs[prov];
+    if (at && g->nodes[st[-1].node].prov == prov) {
+        st->path = st[-1].path;
+        st->site = st[-1].site;
+        return KN_OK;
+    }
+    st->path = from->path ? kb_arena_strdup(&pl->p->arena, from->path) : NULL;
+    st->site = from->site ? kb_arena_strdup(&pl->p->arena, from->site) : NULL;
+    return (from->path && !st->path) || (from->site && !st->site) ? kb_error_status() : KN_OK;
+}
+
 static kn_status make_steps(planner *pl)
 {
     cg_program *p = pl->p;
@@ -561,7 +574,9 @@ static kn_status make_steps(planner *pl)
         const cg_group *g = &pl->gs->v[pl->gs->order[i]];
         st->node = (uint32_t)g->nodes[0];
         st->group = pl->gs->order[i];
-        kn_status s = step_of(pl, st, g);
+        kn_status s = name_source(pl, st, i);
+        if (s == KN_OK)
+            s = step_of(pl, st, g);
         if (s != KN_OK)
             return s;
     }
@@ -579,7 +594,8 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     p->consts = kb_arena_alloc(&p->arena, (size_t)(g->n_consts + 1) * sizeof *p->consts);
     pl.lives = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.lives);
     pl.live = kb_calloc((size_t)g->n_nodes + (size_t)gs->n_order + 1, sizeof *pl.live);
-    kn_status s = p->output_bytes && p->consts && pl.lives && pl.live ? KN_OK : kb_error_status();
+    pl.written = kb_calloc((size_t)g->n_nodes + 1, 1);
+    kn_status s = p->output_bytes && p->consts && pl.lives && pl.live && pl.written ? KN_OK : kb_error_status();
     if (s == KN_OK) {
         pl.born = pl.live + g->n_nodes;
         if (g->n_consts)
@@ -593,5 +609,6 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     }
     kb_free(pl.lives);
     kb_free(pl.live);
+    kb_free(pl.written);
     return s;
 }

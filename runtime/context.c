@@ -24,6 +24,7 @@ rt_ctx *rt_ctx_new_for_thread(void)
     rt_ctx *ctx = kb_calloc(1, sizeof *ctx);
     if (!ctx)
         return NULL;
+    rt_ctx_list(ctx);
     th->runtime = ctx;
     th->free_runtime = ctx_free;
     return ctx;
@@ -70,7 +71,8 @@ static inline void let_go(rt_ctx *ctx, kn_tensor *t)
         rt_release(t);
 }
 
-void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
+/* Releases what the scopes own and gives what has to be undone, which may run a user's code, to the caller. */
+static rt_undo *close_to(rt_ctx *ctx, int64_t depth)
 {
     while (ctx->n_modules && ctx->modules[ctx->n_modules - 1].depth > depth)
         ctx->disabled = ctx->modules[--ctx->n_modules].disabled;
@@ -79,7 +81,7 @@ void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
     while (ctx->parked && ctx->parked->depth > depth)
         ctx->parked->ops->abandon(ctx->parked, ctx);
     if (ctx->n_scopes <= depth)
-        return;
+        return NULL;
     int64_t mark = ctx->scopes[depth].mark, kept = mark, n = ctx->n_owned;
     ctx->n_scopes = depth;
     rt_undo *undo = NULL;
@@ -100,6 +102,14 @@ void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
         ctx->owned[kept++] = o;
     }
     ctx->n_owned = kept;
+    return undo;
+}
+
+void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
+{
+    rt_enter(ctx);
+    rt_undo *undo = close_to(ctx, depth);
+    rt_leave(ctx);
     while (undo) {
         rt_undo *u = undo;
         undo = u->next;
@@ -132,6 +142,7 @@ static bool was_left(rt_ctx *ctx, const rt_trace *t, const void *here)
 
 void rt_end_left_calls(rt_ctx *ctx, const void *here)
 {
+    rt_enter(ctx);
     while (ctx->trace && was_left(ctx, ctx->trace, here))
         ctx->trace->ops->abandon(ctx->trace, ctx);
     for (rt_trace *t = ctx->parked, *outer; t; t = outer) {
@@ -139,15 +150,19 @@ void rt_end_left_calls(rt_ctx *ctx, const void *here)
         if (was_left(ctx, t, here))
             t->ops->abandon(t, ctx);            /* takes it out of the list */
     }
+    rt_leave(ctx);
 }
 
 static void ctx_free(void *p)
 {
     rt_ctx *ctx = p;
+    rt_enter(ctx);
     while (ctx->trace)
         ctx->trace->ops->abandon(ctx->trace, ctx);
     while (ctx->parked)
         ctx->parked->ops->abandon(ctx->parked, ctx);
+    rt_leave(ctx);
+    rt_ctx_unlist(ctx);                         /* no placeholder of this thread is left */
     rt_scope_close_to(ctx, 0);
     for (int64_t i = 0; i < ctx->n_owned; i++)
         let_go(ctx, ctx->owned[i].t);

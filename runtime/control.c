@@ -385,12 +385,6 @@ static void trace_dropped(rt_trace *trace, kn_tensor *t)
         b->handles[t->slot] = NULL;
 }
 
-static void trace_retained(rt_trace *trace, kn_tensor *t)
-{
-    (void)trace;
-    (void)t;
-}
-
 static void trace_breaks(rt_trace *trace, rt_ctx *ctx, int code, const char *site)
 {
     (void)trace;                                /* there is nothing to end: the regions run later, as one step */
@@ -461,7 +455,7 @@ static void trace_abandon(rt_trace *trace, rt_ctx *ctx)
 }
 
 static const rt_trace_ops trace_ops = {
-    .op = trace_op, .host_read = trace_host_read, .host_write = trace_host_write, .dropped = trace_dropped, .retained = trace_retained,
+    .op = trace_op, .host_read = trace_host_read, .host_write = trace_host_write, .dropped = trace_dropped,
     .breaks = trace_breaks, .module_enter = trace_enter, .module_leave = trace_leave, .abandon = trace_abandon, .asked = trace_asked,
     .foreign = trace_foreign,
 };

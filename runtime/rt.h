@@ -35,7 +35,8 @@ enum { RT_T_STATIC = 1 /* never freed */, RT_T_REQUIRES_GRAD = 2, RT_T_PARAM = 4
 
 struct kn_tensor {
     _Atomic(int32_t) count;
-    uint8_t state, flags, device, reserved;
+    _Atomic(uint8_t) state;                     /* of a placeholder it may change by another thread's visit (foreign.c) */
+    uint8_t flags, device, reserved;
     uint32_t slot;                              /* within the call that made it: see serial */
     uint32_t owned_at;                          /* index in its scope owner's list, or RT_NOT_OWNED */
     uint64_t serial;                            /* of the call frame that made it, 0: none. Serials are never used again */
@@ -82,6 +83,8 @@ struct rt_ctx {
     int disabled;                               /* depth of kn_disable regions */
     kn_generator *generator;                    /* what random ops draw from, retained; NULL: the default one */
     bool warned_root;
+    _Atomic(int32_t) inside, visited;           /* foreign.c: how deep this thread is in its frames; another thread is at them, or waits to be */
+    rt_ctx *next_ctx;
     const char *stack_low, *stack_high;         /* the thread's own stack; NULL: not asked yet */
 };
 
@@ -91,6 +94,26 @@ static inline rt_ctx *rt_get(void)              /* NULL only when memory is shor
     kb_thread *t = kb_tls;
     return __builtin_expect(t && t->runtime, 1) ? t->runtime : rt_ctx_new_for_thread();
 }
+
+/* ---- what a thread does to its call frames and placeholders stands between these (foreign.c) ------------------------------------------------ */
+void rt_wait_for_visitor(rt_ctx *ctx);
+static inline void rt_enter(rt_ctx *ctx)
+{
+    int32_t depth = atomic_load_explicit(&ctx->inside, memory_order_relaxed);
+    atomic_store_explicit(&ctx->inside, depth + 1, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst);  /* the visitor's barrier makes it a real one */
+    if (__builtin_expect(atomic_load_explicit(&ctx->visited, memory_order_acquire), 0) && depth == 0)
+        rt_wait_for_visitor(ctx);
+}
+static inline void rt_leave(rt_ctx *ctx)
+{
+    atomic_store_explicit(&ctx->inside, atomic_load_explicit(&ctx->inside, memory_order_relaxed) - 1, memory_order_release);
+}
+void rt_ctx_list(rt_ctx *ctx);
+void rt_ctx_unlist(rt_ctx *ctx);
+/* A PENDING handle that another frame made, of this thread or another, becomes REAL or ERROR. The caller holds a count and no lock. */
+kn_status rt_settle(kn_tensor *t);
+void rt_drop_pending(kn_tensor *t);             /* its last count is gone; DEAD after it */
 
 /* ---- an op call ---------------------------------------------------------------------------------------------------------- */
 typedef struct rt_op {
@@ -120,7 +143,6 @@ typedef struct rt_trace_ops {
     kn_status (*host_read)(rt_trace *f, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
     void (*host_write)(rt_trace *f, rt_ctx *ctx, rt_storage *s);    /* about to write this storage outside of an op */
     void (*dropped)(rt_trace *f, kn_tensor *t);                     /* a PENDING handle's last count is gone */
-    void (*retained)(rt_trace *f, kn_tensor *t);                    /* a PENDING handle was retained by the user */
     void (*breaks)(rt_trace *f, rt_ctx *ctx, int code, const char *site);     /* an explicit break, a disabled region */
     void (*module_enter)(rt_trace *f, kn_module *m);
     void (*module_leave)(rt_trace *f, kn_module *m);
@@ -138,6 +160,15 @@ struct rt_trace {
  * on other stacks than the thread's own (fibers) are left alone. */
 void rt_end_left_calls(rt_ctx *ctx, const void *here);
 
+/* The host is about to write s outside of an operator: the thread's trace is told. */
+static inline void rt_host_writes(rt_ctx *ctx, rt_storage *s)
+{
+    if (!ctx || !ctx->trace)
+        return;
+    rt_enter(ctx);
+    ctx->trace->ops->host_write(ctx->trace, ctx, s);
+    rt_leave(ctx);
+}
 /* t becomes REAL whatever it takes; code and site say why. KN_OK, or the failure (an ERROR tensor's own status). */
 kn_status rt_need(kn_tensor *t, int code, const char *site);
 
@@ -242,6 +273,7 @@ kn_dtype rt_scalar_bits(const kn_value *v, int64_t *bits);
 extern const kb_layout rt_scalar_layouts[KB_DTYPE_COUNT];    /* rank 0 of each dtype */
 
 /* The path of the module call in progress, "blocks.0.fc1" (from the outermost module), "" outside; returns buf. */
+double rt_op_flops(const rt_op *c, const kn_tensor *out);      /* of products, convolutions and attention; else 0 */
 char *rt_module_path(char *buf, size_t size, const rt_ctx *ctx);
 
 /* ---- random numbers (CAPTURE 19) ----------------------------------------------------------------------------------------------- */
@@ -251,7 +283,7 @@ kn_status rt_rng_operands(kb_opcode op, int n_in, kn_value *in, const int64_t *w
 /* Philox counters (4 words each) that a call on an operand of this layout (NULL: none, or a failed one) uses. */
 int64_t rt_rng_counters(kb_opcode op, const kb_layout *x, const int64_t *words);
 /* The newest counters that were reserved with this seed were not used: their op's operand turned out to have failed, and eager draws nothing then. */
-void rt_rng_give_back(int64_t seed, int64_t counters);
+void rt_rng_give_back(rt_ctx *ctx, int64_t seed, int64_t counters);
 void rt_generator_release(kn_generator *g);     /* NULL: nothing */
 
 #endif

@@ -53,9 +53,7 @@ kn_status rt_tensor_fill_from(kn_tensor *t, const void *data, const char *site)
         s = rt_storage_access(t->storage, true);
     if (s != KN_OK)
         return s;
-    rt_ctx *ctx = rt_get();
-    if (ctx && ctx->trace)
-        ctx->trace->ops->host_write(ctx->trace, ctx, t->storage);
+    rt_host_writes(rt_get(), t->storage);
     copy_elements(t, (char *)(uintptr_t)data, false);
     rt_storage_wrote(t->storage);
     return KN_OK;

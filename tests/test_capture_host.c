@@ -190,6 +190,22 @@ FORWARD(random_numbers_around_a_side_exit, 9)
     return T(kn_add(kn_dropout(d, 0.25, true), r));
 }
 
+FORWARD(generator_put_back_inside_forward, 9)
+{
+    kn_generator_state s;
+    kn_tensor *a = kn_rand(KN_F32, KN_SHAPE(4, 4));
+    kn_generator_get_state(NULL, &s);
+    kn_tensor *b = kn_dropout(x, 0.5, true);
+    if (w->call % 3 == 2)
+        kn_manual_seed(77);
+    else
+        kn_generator_set_state(NULL, s);
+    kn_tensor *c = kn_dropout(x, 0.5, true);    /* b again, unless it was seeded anew */
+    see(w, kn_item(kn_sum(kn_eq(b, c))));
+    kn_generator_set_state(NULL, s);
+    return kn_tuple(a, b, c, kn_bernoulli(kn_sigmoid(kn_add(a, b))));
+}
+
 FORWARD(sixty_four_operands, 4)
 {
     kn_tensor *t[64];
@@ -388,6 +404,37 @@ static kn_value hooked_body(World *w, kn_tensor *x)
     return T(kn_relu(kn_call(w->inner, kn_mul(x, w->a))));
 }
 Test(capture, hooks_that_read_keep_replace_call_write_and_remove_themselves) { worlds("hooks", hooked_body, 18); }
+
+/* Features that a hook keeps stay placeholders until somebody reads them: no graph ends for them, and after the call they have their values. */
+static kn_value keeping(kn_module *m, kn_value in, kn_value out, void *user)
+{
+    (void)m, (void)in;
+    kn_assign(&((World *)user)->kept, kn_as_tensor(out));
+    return kn_none();
+}
+static kn_value feature_body(World *w, kn_tensor *x) { return T(kn_relu(kn_add(kn_call(w->inner, x), w->a))); }
+Test(capture, feature_kept_by_a_hook_is_a_graph_break)
+{
+    KN_SCOPE;
+    World *w[2] = {world_new(feature_body), world_new(feature_body)};
+    kn_module *fast = kn_compile(KN_BASE(w[1]));
+    kn_hook h[2] = {kn_register_forward_hook(w[0]->inner, keeping, w[0]), kn_register_forward_hook(w[1]->inner, keeping, w[1])};
+    for (int i = 0; i < 8; i++) {
+        kn_tensor *x[2] = {ramp(4, 4, i), ramp(4, 4, i)};
+        kn_value v[2] = {kn_call_value(KN_BASE(w[0]), x[0]), kn_call_value(fast, x[1])};
+        compare("features", i, w, v, x);
+    }
+    kn_stats s = kn_compile_stats(fast);
+    cr_assert_eq(s.break_sites, 0);
+    cr_assert_eq(s.graphs, 1);
+    cr_assert_eq(s.paths, 1);
+    kn_module_free(fast);
+    for (int k = 0; k < 2; k++) {
+        kn_remove_hook(h[k]);
+        kn_assign(&w[k]->kept, NULL);
+        kn_module_free(KN_BASE(w[k]));
+    }
+}
 
 static kn_value freeing(kn_module *m, kn_value in, kn_value out, void *user)
 {

@@ -132,6 +132,55 @@ FORWARD(value_error_in_the_middle_of_writes, 9)
     return kn_tuple(h, kn_neg(w->buf));
 }
 
+FORWARD(parameter_updated_between_two_host_reads_is_read_early_or_late, 9)
+{
+    kn_tensor *old = kn_mul(w->a, x), *before = kn_matmul(x, w->a), *view = kn_narrow(w->a, 0, 1, 2);
+    see(w, kn_item(kn_sum(before)));
+    kn_mul_(w->a, 0.5);
+    kn_tensor *between = kn_matmul(x, w->a);
+    if (w->call % 3 == 1)
+        kn_add_(view, 1.0);
+    see(w, kn_item(kn_sum(between)));
+    kn_add_(w->a, between);
+    see(w, kn_item(kn_sum(view)));
+    return w->call % 3 == 2 ? kn_tuple(old, between, view) : kn_tuple(before, kn_matmul(x, w->a), kn_sub(view, kn_narrow(between, 0, 0, 2)));
+}
+
+/* Statistics of a normalisation are written in train mode only; both modes and two uses of one module in a forward. */
+static kn_value normalised(World *w, kn_tensor *x)
+{
+    kn_module *norm = w->inner;
+    w->call % 4 == 3 ? kn_eval(norm) : kn_train(norm);
+    kn_tensor *y = kn_call(norm, kn_mul(x, w->a));
+    if (w->call % 3 == 2)
+        see(w, kn_item(kn_sum(y)));
+    kn_tensor *mean = kn_module_tensor(norm, "running_mean"), *z = kn_call(norm, kn_add(y, 1.0));
+    return kn_tuple(z, kn_mul(mean, 2.0), kn_clone(kn_module_tensor(norm, "running_var")), kn_clone(mean));
+}
+Test(capture, statistics_are_written_late_or_twice)
+{
+    KN_SCOPE;
+    World *w[2];
+    for (int k = 0; k < 2; k++) {
+        w[k] = world_new(normalised);
+        kn_module_free(w[k]->inner);
+        w[k]->inner = kn_nn_batch_norm1d(4);
+    }
+    kn_module *fast = kn_compile(KN_BASE(w[1]));
+    for (int i = 0; i < 16; i++) {
+        kn_value v[2];
+        kn_tensor *x[2] = {ramp(4, 4, i), ramp(4, 4, i)};
+        for (int k = 0; k < 2; k++) {
+            w[k]->call = i;
+            v[k] = kn_call_value(k ? fast : KN_BASE(w[0]), x[k]);
+        }
+        compare("statistics", i, w, v, x);
+    }
+    kn_module_free(fast);
+    kn_module_free(KN_BASE(w[0]));
+    kn_module_free(KN_BASE(w[1]));
+}
+
 /* ---- results that another call writes or keeps -------------------------------------------------------------------------------------------- */
 Test(capture, result_of_one_compiled_module_written_by_another)
 {
@@ -226,6 +275,39 @@ Test(capture, memory_lent_twice)
         compare("twins", i, w, v, x);
         cr_assert_arr_eq(memory[0], memory[1], sizeof memory[0], "call %d", i);
     }
+    kn_module_free(fast);
+    kn_module_free(KN_BASE(w[0]));
+    kn_module_free(KN_BASE(w[1]));
+}
+
+/* Memory that the host lent changes behind the library's back between calls: no packed form, no value of an earlier call may stand for it. */
+static kn_value reads_what_is_lent(World *w, kn_tensor *x)
+{
+    kn_tensor *y = kn_linear(x, w->a, NULL);
+    kn_add_(w->buf, 1.0);
+    return kn_tuple(y, kn_matmul(kn_add(x, w->buf), w->a), kn_mul(w->buf, 2.0));
+}
+Test(capture, lent_memory_changed_between_calls_is_stale)
+{
+    KN_SCOPE;
+    static float memory[2][32];
+    World *w[2];
+    for (int k = 0; k < 2; k++) {
+        w[k] = world_new(reads_what_is_lent);
+        kn_assign(&w[k]->a, kn_from_borrowed(KN_F32, KN_SHAPE(4, 4), memory[k], NULL, NULL));
+        kn_assign(&w[k]->buf, kn_from_borrowed(KN_F32, KN_SHAPE(4, 4), memory[k] + 16, NULL, NULL));
+    }
+    kn_module *fast = kn_compile(KN_BASE(w[1]));
+    for (int i = 0; i < 30; i++) {
+        for (int k = 0; k < 2; k++)
+            for (int j = 0; j < 32; j++)
+                memory[k][j] = i % 7 == 6 || i == 0 ? (float)((i + j) % 5) : memory[k][j];
+        kn_tensor *x[2] = {ramp(4, 4, i), ramp(4, 4, i)};
+        kn_value v[2] = {kn_call_value(KN_BASE(w[0]), x[0]), kn_call_value(fast, x[1])};
+        compare("lent", i, w, v, x);
+        cr_assert_arr_eq(memory[0], memory[1], sizeof memory[0], "call %d", i);
+    }
+    cr_assert_eq(kn_compile_stats(fast).fallbacks, 0);
     kn_module_free(fast);
     kn_module_free(KN_BASE(w[0]));
     kn_module_free(KN_BASE(w[1]));

@@ -275,3 +275,25 @@ Test(lowp, integers_wrap_in_their_own_width)
         }
     }
 }
+
+/* ---- products ------------------------------------------------------------------------------------------------------------------------------------ */
+/* The f32 product of the widened operands, rounded once: few rows and many take different ways. */
+Test(lowp, products_round_once)
+{
+    static const kn_dtype types[] = {KN_F16, KN_BF16};
+    static const int64_t rows[] = {1, 2, 16, 32, 33, 70}, sizes[][2] = {{1, 1}, {17, 300}, {301, 513}, {40, 5000}};
+    for (int t = 0; t < 2; t++)
+        for (int r = 0; r < 6; r++)
+            for (int s = 0; s < 4; s++) {
+                KN_SCOPE;
+                kn_manual_seed((uint64_t)(r * 10 + s));
+                kn_set_threads(1 + r % 3);
+                kn_tensor *x = kn_to(kn_randn(KN_F32, KN_SHAPE(rows[r], sizes[s][1])), types[t]), *w = kn_to(kn_randn(KN_F32, KN_SHAPE(sizes[s][0], sizes[s][1])), types[t]);
+                kn_tensor *b = kn_to(kn_randn(KN_F32, KN_SHAPE(sizes[s][0])), types[t]), *wide = kn_to(w, KN_F32);
+                cr_assert(same(kn_linear(x, w, b), kn_to(kn_linear(kn_to(x, KN_F32), wide, kn_to(b, KN_F32)), types[t])), "%lld rows", (long long)rows[r]);
+                kn_tensor *batch = kn_expand(kn_unsqueeze(kn_narrow(x, 0, 0, 1), 0), KN_SHAPE(3, 2, sizes[s][1]));
+                cr_assert(same(kn_linear(batch, w, NULL), kn_to(kn_linear(kn_to(batch, KN_F32), wide, NULL), types[t])));
+                kn_tensor *every = kn_slice(kn_cat(2, ((kn_tensor *[]){w, w}), 0), 0, 0, INT64_MAX, 2);
+                cr_assert(same(kn_linear(x, every, NULL), kn_to(kn_linear(kn_to(x, KN_F32), kn_to(every, KN_F32), NULL), types[t])));
+            }
+}

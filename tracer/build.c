@@ -4,6 +4,7 @@
  * recording, surprises). Sets only grow; a variant that outputs too little is replaced.
  */
 #include "base/env.h"
+#include "base/profile.h"
 #include "tracer/record.h"
 #include "tracer/tr.h"
 #include <stdio.h>
@@ -306,6 +307,7 @@ bool tr_job_find(tr_job *j)
  * eager. */
 void tr_job_compile(tr_job *j)
 {
+    uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
     cg_options o = {.name = "graph", .no_backend = cg_backend_missing()};
     cg_program *code = o.no_backend ? NULL : cg_compile(j->ir, &o);
     if (!code && cg_backend_missing()) {
@@ -320,6 +322,11 @@ void tr_job_compile(tr_job *j)
     else {
         j->status = kb_error_status();
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
+    }
+    if (start) {
+        char name[64];
+        snprintf(name, sizeof name, "compile graph %d", j->graph->number);
+        kb_profile_span(KB_SPAN_COMPILE, name, NULL, j->graph->end->site, start);
     }
 }
 

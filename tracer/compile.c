@@ -4,6 +4,7 @@
  * call's trace, inside kn_disable, or with KN_JIT=0 it is the target, called plainly.
  */
 #include "base/env.h"
+#include "base/profile.h"
 #include "runtime/face.h"
 #include "tracer/record.h"
 #include "tracer/tr.h"
@@ -53,6 +54,8 @@ static void collect(tensor_list *l, kn_value v, bool results)
     }
     if (v.kind != KN_KIND_TENSOR)
         return;
+    if (!results && v.as.tensor->state == RT_PENDING)
+        rt_settle(v.as.tensor);                 /* a call that is running on another thread made it, or one that this thread is in */
     bool usable = results || v.as.tensor->state == RT_REAL;
     if (!usable || !list_add(l, v.as.tensor))
         l->plain = true;
@@ -103,7 +106,9 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
         }
     }
     uint64_t epoch = atomic_load_explicit(&rt_module_epoch, memory_order_acquire);
+    rt_enter(ctx);
     tr_frame *f = e && may_begin(m, e, site) ? tr_frame_new(m, e, ctx, args->t, args->n) : NULL;
+    rt_leave(ctx);
     list_fini(args);                            /* before forward: a longjmp out of it would leak the list */
     list_init(args);
     if (!f)
@@ -116,7 +121,9 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
     tensor_list out;
     list_init(&out);
     collect(&out, v, true);
+    rt_enter(ctx);
     tr_finish(f, out.t, out.n);
+    rt_leave(ctx);
     list_fini(&out);
     if (__builtin_expect(f->lost_write != NULL, 0))
         v = kn_value_tensor(rt_error_tensorf(f->lost_status, NULL, NULL, "%s", f->lost_write));
@@ -144,7 +151,10 @@ static kn_value compiled_call(kn_module *base, size_t n, const kn_value *values,
     bool traced = !args.plain && !any_mapped(&args);
     if (!traced)
         list_fini(&args);
+    uint64_t start = traced && kb_profile_on() ? kb_profile_now() : 0;
     kn_value v = traced ? traced_call(m, ctx, &args, n, values, site) : rt_call(m->target, n, values, site);
+    if (__builtin_expect(start != 0, 0))
+        kb_profile_span(KB_SPAN_CALL, kn_class_name(m->target), NULL, site, start);
     char breaks[KB_ERROR_TEXT / 2];
     if (traced && m->options.fullgraph && tr_list_breaks(m, breaks, sizeof breaks)) {
         kb_fail(KN_E_STATE, "fullgraph was asked for, but forward has graph breaks:%s", breaks);
@@ -181,6 +191,7 @@ static void free_events(tr_event *top)
 static void compiled_destroy(void *self)
 {
     tr_module *m = self;
+    tr_module_unlist(m);
     tr_background_cancel(m);
     tr_frame_destroy(atomic_exchange(&m->spare, NULL));
     for (int64_t i = 0; i < m->n_graphs; i++) {
@@ -234,6 +245,7 @@ kn_module *(kn_compile)(kn_module *target, const kn_compile_options *o, size_t o
     if (!m)
         return NULL;
     pthread_mutex_init(&m->lock, NULL);
+    tr_module_list(m);
     if (rt_module_borrow(&m->base, target, &compiled_ops) == KN_OK)
         return &m->base;
     kn_module_free(&m->base);

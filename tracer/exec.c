@@ -6,6 +6,7 @@
  */
 #include "base/env.h"
 #include "tracer/record.h"
+#include "base/profile.h"
 #include "tracer/tr.h"
 #include <stdio.h>
 #include <string.h>
@@ -230,7 +231,7 @@ static void move_numbers(tr_frame *f, const tr_event *e, unused_numbers *u)
     if (tr_kind(e->in[0]) != TR_SLOT || !error_of_operand(f, e->in[0]))
         return;
     if (seed != u->seed) {
-        rt_rng_give_back(u->seed, u->counters);
+        rt_rng_give_back(f->ctx, u->seed, u->counters);
         *u = (unused_numbers){seed, 0};
     }
     u->counters += rt_rng_counters((kb_opcode)e->op, tr_out_of(f, tr_index(e->in[0]))->layout, tr_words(f, e));
@@ -239,9 +240,10 @@ static void move_numbers(tr_frame *f, const tr_event *e, unused_numbers *u)
 /* Whatever is computed from old contents comes before the first op: the ops may write. */
 static kn_status run_ops_to(tr_frame *f, tr_event *last)
 {
-    if (last == f->graph_begin)
+    tr_event *begin = f->ran_to ? f->ran_to : f->graph_begin;
+    if (last == begin)
         return KN_OK;
-    event_list l = events_between(f->graph_begin, last);
+    event_list l = events_between(begin, last);
     bool writes = false;
     for (int64_t i = 0; i < l.n; i++) {
         const tr_event *e = event_at(&l, i);
@@ -258,7 +260,7 @@ static kn_status run_ops_to(tr_frame *f, tr_event *last)
         run_event(f, event_at(&l, i));
     }
     if (unused.counters)
-        rt_rng_give_back(unused.seed, unused.counters);
+        rt_rng_give_back(f->ctx, unused.seed, unused.counters);
     f->program_ns += tr_now() - before;
     kb_free(l.path);
     fill_range(f, f->graph_slot, f->n_slots);
@@ -266,6 +268,12 @@ static kn_status run_ops_to(tr_frame *f, tr_event *last)
 }
 
 kn_status tr_run_ops(tr_frame *f) { return run_ops_to(f, f->at); }
+
+void tr_run_ahead(tr_frame *f)
+{
+    run_ops_to(f, f->at);
+    f->ran_to = f->at;
+}
 
 /* ---- values that no program gave -------------------------------------------------------------------------------------------------------------- */
 /* Computes root slot `want` from what is there. The ops in between don't write: graphs that do leave nothing behind. */
@@ -470,6 +478,11 @@ static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v
     uint64_t before = tr_now();
     s = cg_run_once(v->program, r->inputs, r->sources, r->scalars, r->outputs, done);
     f->program_ns += tr_now() - before;
+    if (kb_profile_on()) {
+        char name[32];
+        snprintf(name, sizeof name, "graph %d", g->number);
+        kb_profile_span(KB_SPAN_PROGRAM, name, NULL, g->end->site, before);
+    }
     for (int i = 0; i < v->n_outputs; i++) {
         if (s != KN_OK) {
             kb_free(r->fresh[i]);
@@ -579,6 +592,8 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
     if (g->writes && f->n_pending)
         tr_fill_leftovers(f);
     atomic_fetch_add_explicit(&g->runs, 1, memory_order_relaxed);
+    if (__builtin_expect(f->ran_to != NULL, 0))
+        return run_ops_to(f, end->parent);      /* the rest of them */
     tr_variant *v = code_for(f, g);
     kn_status s = KN_E_STATE;
     bool done = false, by_ops = false;

@@ -4,6 +4,7 @@
  * longest path.
  */
 #include "tracer/tr.h"
+#include "base/profile.h"
 #include "base/userop.h"
 #include "tracer/record.h"
 #include <string.h>
@@ -162,7 +163,7 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
         kn_tensor *t = rt_handle_new(ctx);
         if (!t)
             return false;
-        t->state = RT_PENDING;
+        atomic_store_explicit(&t->state, RT_PENDING, memory_order_relaxed);
         t->serial = f->serial;
         t->slot = e->first_slot + (uint32_t)i;
         t->layout = f->generic ? f->shapes[t->slot].out.layout : e->out[i].layout;
@@ -203,7 +204,7 @@ static inline bool replay_plain(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_ten
         return false;
     for (; f->n_externs < n_externs; f->n_externs++)
         rt_retain(f->externs[f->n_externs]);
-    t->state = RT_PENDING;
+    atomic_store_explicit(&t->state, RT_PENDING, memory_order_relaxed);
     t->serial = f->serial;
     t->slot = e->first_slot;
     t->layout = e->out[0].layout;
@@ -268,6 +269,9 @@ static bool pass_cut(tr_frame *f)
 static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     rt_trace *trace = &f->trace;
+    for (int k = 0; k < c->n_in; k++)           /* other calls' placeholders first: they become tensors from outside */
+        if (c->in[k].kind == KN_KIND_TENSOR && c->in[k].as.tensor->state == RT_PENDING && c->in[k].as.tensor->serial != f->serial)
+            rt_settle(c->in[k].as.tensor);
     if (__builtin_expect((kb_op_info(c->op)->flags & KB_F_DYNAMIC) != 0, 0)) {
         dynamic_op(trace, ctx, c, out);
         return;
@@ -361,6 +365,7 @@ void tr_graph_ended(tr_frame *f, tr_event *e)
     f->graph_begin = e;
     f->graph_slot = f->n_slots;
     f->n_written = 0;
+    f->ran_to = NULL;
 }
 
 static tr_event *find_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n)
@@ -406,11 +411,11 @@ static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code,
 {
     tr_frame *f = frame_of(trace);
     if (t->state == RT_PENDING && t->u.trace != trace)
-        return t->u.trace->ops->foreign(t->u.trace, t);
+        return rt_settle(t);
     if (ctx->disabled)
         return t->state == RT_PENDING ? tr_recompute(f, t) : error_of(t);
     bool mine = t->serial == f->serial;
-    bool pending = t->state == RT_PENDING || (f->mode == TR_RECORD && mine && t->slot >= f->graph_slot);
+    bool pending = t->state == RT_PENDING || ((f->mode == TR_RECORD || f->ran_to) && mine && t->slot >= f->graph_slot);
     if (!pending && !(t->state == RT_REAL && tr_is_written(f, t->storage)))
         return error_of(t);
     if (t->state == RT_PENDING && t->slot < f->graph_slot)
@@ -423,7 +428,14 @@ static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code,
             if (f->externs[i] == t)
                 in = TR_CODE(TR_EXTERN, i);
     int64_t bytes = t->layout ? t->layout->numel * (int64_t)kb_dtype_bytes(t->layout->dtype) : 0;
+    uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
     end_graph(f, EV_SYNC, code, &in, 1, site, bytes);
+    if (start) {
+        char path[256];
+        kb_span_what w = {.kind = KB_SPAN_SYNC, .name = kb_break_get(code)->code, .path = rt_module_path(path, sizeof path, ctx), .site = site,
+            .bytes = (double)bytes};
+        kb_profile_add(kb_profile_what(&w), start, kb_profile_now());
+    }
     if (t->state == RT_PENDING)                 /* the graph that makes it ran before it was asked for: its code is widened */
         return tr_recompute(f, t);
     return error_of(t);
@@ -454,12 +466,6 @@ static void dropped(rt_trace *trace, kn_tensor *t)
     f->n_pending--;
 }
 
-static void retained(rt_trace *trace, kn_tensor *t)
-{
-    (void)trace;
-    (void)t;                                    /* counts are looked at where a graph ends */
-}
-
 static void asked(rt_trace *trace, rt_ctx *ctx, kn_tensor *t)
 {
     tr_frame *f = frame_of(trace);
@@ -476,12 +482,26 @@ static void module_moved(rt_trace *trace, kn_module *m)
     frame_of(trace)->path_cache = NULL;
 }
 
+/* Another thread needs t, and this frame's thread waits. All that was called has run after it, as in eager: the other thread may write what it gets. */
+static kn_status run_for_another(tr_frame *f, kn_tensor *t)
+{
+    tr_run_ahead(f);
+    if (t->state == RT_PENDING)
+        tr_recompute(f, t);
+    f->mapped = true;                           /* it may map it, too */
+    pthread_mutex_lock(&f->module->lock);
+    tr_module_note(f->module, BREAK_OTHER_THREAD, f->at->site, "a graph's operators ran one by one");
+    pthread_mutex_unlock(&f->module->lock);
+    atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
+    return error_of(t);
+}
+
 /* t is needed by code that this frame doesn't trace: after a side exit of an inner region, or from another thread. */
 static kn_status foreign(rt_trace *trace, kn_tensor *t)
 {
     tr_frame *f = frame_of(trace);
     if (f->ctx != rt_get())
-        return kb_fail(KN_E_STATE, "a value of a compiled call that is still running was used by another thread: hand it on after the module returned");
+        return run_for_another(f, t);
     if (t->slot < f->graph_slot || f->at == f->graph_begin)
         return tr_recompute(f, t);
     tr_diverge(f);
@@ -501,7 +521,7 @@ static void abandon(rt_trace *trace, rt_ctx *ctx)
 }
 
 const rt_trace_ops tr_frame_ops = {
-    .op = frame_op, .host_read = host_read, .host_write = host_write, .dropped = dropped, .retained = retained, .breaks = breaks,
+    .op = frame_op, .host_read = host_read, .host_write = host_write, .dropped = dropped, .breaks = breaks,
     .module_enter = module_moved, .module_leave = module_moved, .abandon = abandon, .foreign = foreign,
     .asked = asked,
 };
@@ -580,6 +600,7 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
     f->serial = rt_serial_next();
     f->ctx = ctx;
     f->at = f->graph_begin = e->root;
+    f->ran_to = NULL;
     f->n_slots = f->n_scalars = f->graph_slot = f->n_written = f->n_pending = 0;
     f->n_externs = (uint32_t)n;
     for (int i = 0; i < n; i++)

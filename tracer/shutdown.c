@@ -2,6 +2,7 @@
 #include "tracer/tr.h"
 #include "base/alloc.h"
 #include "base/pool.h"
+#include "base/profile.h"
 #include "codegen/cg.h"
 
 void kn_shutdown(void)
@@ -9,5 +10,6 @@ void kn_shutdown(void)
     tr_background_stop();
     cg_shutdown();                              /* kernels first: their code is the backend's */
     kb_pool_shutdown();
+    kb_profile_free();
     kb_data_trim();
 }

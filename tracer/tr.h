@@ -162,6 +162,7 @@ typedef struct tr_module {
     kn_module *target;
     kn_compile_options options;
     const char *site;
+    struct tr_module *next, *prev;              /* all of them: fork.c */
     pthread_mutex_t lock;                       /* appending to the tree, compiling, reports */
     kb_arena arena;                             /* events and all that hangs on them */
     _Atomic(tr_entry *) entries;
@@ -210,6 +211,7 @@ struct tr_frame {
     rt_ctx *ctx;
     tr_event *at;                               /* the newest event that matched or was recorded */
     tr_event *graph_begin;
+    tr_event *ran_to;                           /* the pending graph's ops up to here have run, since another thread needed a value; NULL: none */
     uint32_t n_slots, n_externs, n_scalars, graph_slot;         /* graph_slot: first slot of the pending graph */
     int64_t cap_slots, cap_externs, cap_scalars, room;         /* room: the least of the three */
     tr_slot *slots;
@@ -300,6 +302,7 @@ bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
 kn_status tr_run_graph(tr_frame *f, tr_event *end);
 /* Runs the ops of the pending graph up to f->at by the op interpreter and fills every alive handle. */
 kn_status tr_run_ops(tr_frame *f);
+void tr_run_ahead(tr_frame *f);                 /* the same, and the call stays on its path: the graph's end runs the rest */
 /* A placeholder of an earlier graph that kept it from being output: its slice is computed again. */
 kn_status tr_recompute(tr_frame *f, kn_tensor *t);
 bool tr_slot_alive(const tr_frame *f, uint32_t slot);   /* its handle is still there (PENDING or REAL) */
@@ -330,6 +333,7 @@ bool tr_is_head(const tr_frame *f, const rt_op *c);     /* a graph that is pendi
 void tr_left_at(tr_frame *f, const rt_op *c);
 
 /* ---- trial.c ---------------------------------------------------------------------------------------------------------------------------------------- */
+extern _Atomic(uint64_t) tr_trial_handicap_ns;  /* tests: what a program's runs are taken to last beyond what they did */
 bool tr_trial_by_ops(const tr_variant *v, uint32_t *run);      /* which way this run goes; *run: its number in the trial */
 void tr_trial_note(tr_frame *f, const tr_graph *g, const tr_variant *v, uint32_t run, bool by_ops, uint64_t ns);     /* how long it took */
 
@@ -367,8 +371,15 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v);
 /* ---- background.c ----------------------------------------------------------------------------------------------------------------------------------- */
 bool tr_background_add(tr_job *j);              /* lock held; false when there is no worker: the caller compiles */
 void tr_background_cancel(tr_module *m);        /* nothing of m is queued or under way after it */
+void tr_background_pause(void);                 /* before a fork: nothing is under way after it */
+void tr_background_lock(bool take);
+void tr_background_resume(bool child);
 void tr_background_stop(void);                  /* the worker ends; for leak checks */
 void tr_variant_free(tr_variant *v);
+
+/* ---- fork.c ------------------------------------------------------------------------------------------------------------------------------------------ */
+void tr_module_list(tr_module *m);
+void tr_module_unlist(tr_module *m);
 
 /* ---- pure.c ---------------------------------------------------------------------------------------------------------------------------------------- */
 /* The call without forward, or NULL: forward has to run. */

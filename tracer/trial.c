@@ -7,6 +7,8 @@
 
 enum { TRIAL_WARM = 4, TRIAL_RUNS = 20, TRIAL_AGAIN = 4096, TRIAL_MARGIN_NS = 1000 };
 
+_Atomic(uint64_t) tr_trial_handicap_ns;
+
 /* Which way this run goes. Both give the same bits, so that the choice is free; nothing runs twice. */
 bool tr_trial_by_ops(const tr_variant *v, uint32_t *run)
 {
@@ -28,6 +30,7 @@ void tr_trial_note(tr_frame *f, const tr_graph *g, const tr_variant *v, uint32_t
         }
         return;
     }
+    ns += by_ops ? 0 : atomic_load_explicit(&tr_trial_handicap_ns, memory_order_relaxed);
     uint64_t best = atomic_load(&p->trial_ns[by_ops]);
     if (run >= TRIAL_WARM && (best == 0 || ns < best))
         atomic_store(&p->trial_ns[by_ops], ns);

@@ -41,7 +41,8 @@ static int64_t reach(const kb_conv *c, int d) { return (c->kernel[d] - 1) * c->d
 bool kk_conv_is_depthwise(const kb_conv *c)
 {
     int64_t phases = c->stride[0] * c->stride[1], row = (c->out[1] - 1 + reach(c, 1)) * phases;
-    return c->cin == 1 && !c->transposed && c->stride[0] <= MOST_STRIDE && c->stride[1] <= MOST_STRIDE && c->groups > 1 && kk_conv_taps(c) <= MOST_TAPS && row * reach(c, 0) <= 4 * BAND;
+    return c->cin == 1 && !c->transposed && c->stride[0] <= MOST_STRIDE && c->stride[1] <= MOST_STRIDE
+        && c->groups > 1 && kk_conv_taps(c) <= MOST_TAPS && row * reach(c, 0) <= 4 * BAND;
 }
 
 /* What of n phase elements, the first of which stands at `shift`, lies inside a size: [*first, *last). */
@@ -151,7 +152,8 @@ static void run_range(void *arg, int64_t begin, int64_t end, int worker)
         atomic_store_explicit(&j->failed, true, memory_order_relaxed);
         return;
     }
-    memset(scratch, 0, bytes);
+    for (int64_t i = 0; i < together; i++)      /* what is read past the end must be no denormal numbers, which are slow */
+        memset(scratch + i * j->floats + j->input - SLACK, 0, SLACK * sizeof *scratch);
     for (int64_t i = begin; i < end; i += together)
         if (together > 1)
             run_planes(j, i, min(together, end - i), scratch, worker);

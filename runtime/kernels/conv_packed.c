@@ -20,9 +20,9 @@ enum {
     PANEL = KB_GEMM_PANEL,
     PLACES = 128,               /* of a block of results, straight */
     PAIR = 32,                  /* of them whose taps are gathered at once: 32 KiB, for L1 */
-    ROWS = 84,                  /* places of a block, turned: a multiple of every tile height */
+    ROWS = 98,                  /* places of a block, turned: a multiple of every tile height */
     COLS = 512,                 /* channels of a block, turned */
-    MOST_DIMS = 2
+    FEW_CHANNELS = 16           /* taps are gathered several at once */
 };
 #define PARALLEL_NS 8000.0
 #define THREAD_NS 3000.0
@@ -127,6 +127,18 @@ static void lanes_of(const job *j, int64_t kh, int64_t kw, const spots *spots, k
     }
 }
 
+/* Few channels: taps of kernel row kh from kw on that find all 16 places, in one output row, inside; as many as `most`. */
+static int64_t whole_taps(const job *j, const spots *s, int64_t kh, int64_t kw, int64_t most)
+{
+    const kb_conv *c = j->c;
+    int64_t n = 0;
+    if (c->transposed || c->stride[1] > 2 || c->cin > FEW_CHANNELS || s->n != 1 || s->at[0].n != PANEL || j->rows[kh * c->out[0] + s->at[0].y] < 0)
+        return 0;
+    while (n < most && kw + n < c->kernel[1] && s->at[0].x >= j->spans[2 * (kw + n)] && s->at[0].x + PANEL <= j->spans[2 * (kw + n) + 1])
+        n++;
+    return n;
+}
+
 /* n <= 16 places over k steps from `at` on, as [k][step]; may write 15 floats beyond the end. x: the group's first channel. */
 static void gather(const job *j, float *dst, int64_t step, const float *x, int64_t place, int n, int64_t at, int64_t k)
 {
@@ -136,7 +148,17 @@ static void gather(const job *j, float *dst, int64_t step, const float *x, int64
     kk_lanes l;
     spots_of(j, place, n, &s);
     for (int64_t left = k; left > 0; channel = 0) {
-        int64_t m = min(c->cin - channel, left);
+        int64_t m = min(c->cin - channel, left), taps = channel ? 0 : whole_taps(j, &s, kh, kw, left / c->cin);
+        if (taps) {
+            const float *from = x + j->rows[kh * c->out[0] + s.at[0].y] * c->in[1] + s.at[0].x * c->stride[1] + kw * c->dilation[1] - c->padding[1];
+            j->kernels->pack_taps(dst, step, from, j->plane, c->cin, taps, c->dilation[1], c->stride[1]);
+            dst += taps * c->cin * step;
+            left -= taps * c->cin;
+            kw += taps;
+            kh += kw == c->kernel[1];
+            kw = kw == c->kernel[1] ? 0 : kw;
+            continue;
+        }
         lanes_of(j, kh, kw, &s, &l);
         j->kernels->pack_places(dst, step, x + channel * j->plane, j->plane, m, &l);
         dst += m * step;
@@ -149,39 +171,40 @@ static void gather(const job *j, float *dst, int64_t step, const float *x, int64
 }
 
 /* ---- weights ------------------------------------------------------------------------------------------------------------------------------ */
-enum { AT_ONCE = 16 };          /* rows that are laid out at once */
-
-/* `n` output channels of a group from `first` on, as [n][k]. */
-static void lay_out(const job *j, float *to, int64_t group, int64_t first, int64_t n)
+/* `n` <= 16 output channels of a group from `first` on, as [(cin, taps) in the weights' order][16]. */
+static void take_channels(const job *j, float *to, int64_t group, int64_t first, int64_t n)
 {
     const kb_conv *c = j->c;
-    for (int64_t o = 0; o < n; o++, to += j->k)
-        for (int64_t i = 0; i < c->cin; i++) {
-            const float *from = c->w + (c->transposed ? (group * c->cin + i) * c->cout + first + o : (group * c->cout + first + o) * c->cin + i) * j->taps;
+    if (!c->transposed) {
+        j->tiles->pack_rows(to, PANEL, c->w + (group * c->cout + first) * j->k, j->k, (int)n, j->k);
+        return;
+    }
+    for (int64_t i = 0; i < c->cin; i++)
+        for (int64_t o = 0; o < n; o++) {
+            const float *from = c->w + ((group * c->cin + i) * c->cout + first + o) * j->taps;
             for (int64_t t = 0; t < j->taps; t++)
-                to[t * c->cin + i] = from[t];
+                to[(i * j->taps + t) * PANEL + o] = from[t];
         }
 }
 
 typedef struct fill_job { const job *j; float *to; int64_t chunks; atomic_bool failed; } fill_job;
 
-/* Rows [first, first + n) of a group, laid out, into their form at `to`. */
-static void fill_rows(const job *j, float *to, const float *rows, int64_t first, int64_t n)
+/* Channels [first, first + n) of a group into their form at `to`, k in the order (taps, cin). */
+static void fill_channels(const job *j, float *to, const float *channels, int64_t first, int64_t n)
 {
     const kb_conv *c = j->c;
-    if (j->turned) {
-        j->tiles->pack_rows(to + first / PANEL * j->k * PANEL, PANEL, rows, j->k, (int)n, j->k);
-        if (n < PANEL)          /* what repeats the last row is not read as a result, but must be numbers */
-            for (int64_t k = 0; k < j->k; k++)
-                memset(to + first / PANEL * j->k * PANEL + k * PANEL + n, 0, (size_t)(PANEL - n) * sizeof *to);
-        return;
-    }
     float tile[BLOCK * PANEL + PANEL];
-    for (int64_t at = 0; at < j->k; at += BLOCK) {
-        int64_t k = min(BLOCK, j->k - at);
-        j->tiles->pack_rows(tile, n, rows + at, j->k, (int)n, k);
-        memcpy(to + at * c->cout + first * k, tile, (size_t)(n * k) * sizeof *to);
-    }
+    int64_t step = j->turned ? PANEL : n, at = 0, in_block = 0;
+    for (int64_t t = 0; t < j->taps; t++)
+        for (int64_t i = 0; i < c->cin; i++) {
+            memcpy(tile + in_block * step, channels + (i * j->taps + t) * PANEL, PANEL * sizeof *tile);
+            if (++in_block < BLOCK && at + in_block < j->k)
+                continue;
+            float *place = j->turned ? to + first * j->k + at * PANEL : to + at * c->cout + first * in_block;
+            memcpy(place, tile, (size_t)(step * in_block) * sizeof *to);
+            at += in_block;
+            in_block = 0;
+        }
 }
 
 /* Items: the tiles, or panels, of all groups. */
@@ -191,24 +214,22 @@ static void fill_range(void *arg, int64_t begin, int64_t end, int worker)
     const job *j = f->j;
     const kb_conv *c = j->c;
     split s = split_rows(c->cout, j->tiles->rows);
-    size_t bytes = (size_t)(AT_ONCE * j->k) * sizeof(float);
-    float *rows = kb_data_alloc(bytes);
+    size_t bytes = (size_t)(PANEL * j->k) * sizeof(float);
+    float *channels = kb_data_alloc(bytes);
     (void)worker;
-    for (int64_t i = begin; i < end && rows; i++) {
+    if (!channels) {
+        atomic_store(&f->failed, true);
+        return;
+    }
+    memset(channels, 0, bytes);         /* what a panel has beyond the last channel must be numbers */
+    for (int64_t i = begin; i < end; i++) {
         int64_t group = i / f->chunks, t = i % f->chunks;
         int64_t first = j->turned ? t * PANEL : t * s.rows + min(t, s.higher);
         int64_t n = j->turned ? min(PANEL, c->cout - first) : s.rows + (t < s.higher);
-        const float *from = c->w + (group * c->cout + first) * j->k;
-        if (j->taps > 1 || c->transposed) {
-            lay_out(j, rows, group, first, n);
-            from = rows;
-        }
-        fill_rows(j, f->to + group * j->group_floats, from, first, n);
+        take_channels(j, channels, group, first, n);
+        fill_channels(j, f->to + group * j->group_floats, channels, first, n);
     }
-    if (rows)
-        kb_data_free(rows, bytes);
-    else
-        atomic_store(&f->failed, true);
+    kb_data_free(channels, bytes);
 }
 
 static bool fill(void *arg, float *to)
@@ -234,7 +255,7 @@ static void run_tiles(const job *j, const piece *p, const float *taps, int64_t p
 {
     split s = split_rows(j->c->cout, j->tiles->rows);
     int64_t highest = s.rows + (s.higher > 0), wide = highest <= j->tiles->rows_4 ? 4 : highest <= j->tiles->rows_2 ? 2 : 1;
-    kb_tile t = {.b_k = b_k, .b_panel = panel, .ldc = j->places, .k = k, .first = at == 0};
+    kb_tile t = {.b_k = b_k, .b_panel = panel, .ahead = 8 * b_k, .ldc = j->places, .k = k, .first = at == 0};
     for (int64_t i = 0, w; i < n; i += w) {
         int64_t panels = exact ? (n - i) / PANEL : ceil_div(n - i, PANEL);
         w = min(wide, panels >= 4 ? 4 : panels >= 2 ? 2 : 1) * PANEL;
@@ -298,7 +319,7 @@ static void run_turned_block(const job *j, const piece *p, const float *taps, in
 {
     split s = split_rows(m, j->tiles->rows);
     int64_t highest = s.rows + (s.higher > 0), wide = highest <= j->tiles->rows_4 ? 4 : highest <= j->tiles->rows_2 ? 2 : 1;
-    kb_tile t = {.b_k = PANEL, .b_panel = j->k * PANEL, .ldc = COLS, .k = k, .first = at == 0};
+    kb_tile t = {.b_k = PANEL, .b_panel = j->k * PANEL, .ahead = 40 * PANEL, .ldc = COLS, .k = k, .first = at == 0};
     for (int64_t i = 0, w; i < n; i += w) {
         int64_t panels = ceil_div(n - i, PANEL);
         w = min(wide, panels >= 4 ? 4 : panels >= 2 ? 2 : 1) * PANEL;
@@ -415,11 +436,11 @@ static void run_job(job *j)
         kb_parallel_for_most(items * c->cout, 1 + 16384 / j->places, (int)most, finish_rows, j);
 }
 
-/* Turned, if panels of places would stay empty for more than a tenth. */
+/* Turned, if panels of places would stay empty for more than a tenth; a twentieth, where the transposition at the end counts little. */
 static bool better_turned(const job *j)
 {
     int64_t padded = ceil_div(j->places, PANEL) * PANEL;
-    return j->places <= 2 * ROWS && 10 * (padded - j->places) > padded && j->c->cout >= PANEL;
+    return j->places <= 2 * ROWS && (j->k < 512 ? 10 : 20) * (padded - j->places) > padded && j->c->cout >= PANEL;
 }
 
 int kk_conv_packed(const kb_conv *c)

@@ -13,6 +13,7 @@ typedef struct kb_tile {
     int64_t a_row, a_k; /* strided tiles only; packed A is [k][rows] */
     const float *b;
     int64_t b_k, b_panel;
+    int64_t ahead; /* floats from what is multiplied to what is fetched */
     float *c;
     int64_t ldc;
     const float *bias; /* over columns, added at the end; NULL: none, or not yet */

@@ -68,4 +68,7 @@ void kk_copy(void *dst, kn_dtype to, const int64_t *dst_strides, const void *src
  * *bytes), which the caller frees. NULL when memory is short. */
 const void *kk_contiguous(const kb_buf *b, kn_dtype t, void **owned, size_t *bytes);
 
+/* Counts x's different values; out (or NULL) receives them, each element's place among them, and how often each is there. */
+kn_status kk_unique(const kb_buf *x, const kb_buf *out, int64_t *count);
+
 #endif

@@ -84,6 +84,31 @@ INLINE void store_some(float *p, vec v, lanes l)
 #endif
 enum { VECS = 16 / W };
 
+/* ---- steps of two ------------------------------------------------------------------------------------------------------------------ */
+/* W elements that are `step` (1 or 2) apart, of which some lanes are wanted: masks hoisted out of the loop over rows. */
+typedef struct some { lanes low, high; } some;
+INLINE some some_of(int step, int64_t first, int64_t last)
+{
+    if (step == 1)
+        return (some){lanes_in(first, last), lanes_in(0, 0)};
+    last = last > W ? W : last;
+    first = first > last ? last : first;
+    return (some){lanes_in(2 * first, 2 * last - 1), lanes_in(2 * first - W, 2 * last - 1 - W)};
+}
+INLINE vec load_step(const float *p, int step, some s)
+{
+    if (step == 1)
+        return load_some(p, s.low);
+    vec lo = load_some(p, s.low), hi = load_some(p + W, s.high);
+#if defined(__AVX512F__)
+    return _mm512_permutex2var_ps(lo, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), hi);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(lo, hi, 0x88)), 0xd8));
+#else
+    return (vec){lo[0], lo[2], hi[0], hi[2]};
+#endif
+}
+
 /* ---- panels ------------------------------------------------------------------------------------------------------------------------ */
 /* `runs` masked loads a vector, each filling its own lanes. The addresses of lanes outside a mask are never touched. */
 INLINE void pack_runs(float *dst, int64_t step, const float *plane, int64_t distance, int64_t planes, const kk_lanes *l, int runs)
@@ -104,29 +129,29 @@ INLINE void pack_runs(float *dst, int64_t step, const float *plane, int64_t dist
         }
 }
 
+#if defined(__AVX2__) && defined(__FMA__)
 #if defined(__AVX512F__)
-/* Every second element: two loads, of which the even ones stay. */
+INLINE vec join(vec a, vec b) { return _mm512_or_ps(a, b); }
+#else
+INLINE vec join(vec a, vec b) { return _mm256_or_ps(a, b); }
+#endif
+/* Every second element; lanes outside a run's mask are 0. */
 INLINE void pack_halves(float *dst, int64_t step, const float *plane, int64_t distance, int64_t planes, const kk_lanes *l, int runs)
 {
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const float *p[16];
-    lanes low[16], high[16], m[16];
+    some s[16][VECS];
     for (int r = 0; r < runs; r++) {
-        const kk_run *u = &l->run[r];
-        p[r] = plane + u->offset;
-        m[r] = lanes_in(u->first, u->last);
-        low[r] = lanes_in(2 * u->first, 2 * u->last - 1);
-        high[r] = lanes_in(2 * u->first - W, 2 * u->last - 1 - W);
+        p[r] = plane + l->run[r].offset;
+        UNROLL for (int v = 0; v < VECS; v++)
+            s[r][v] = some_of(2, l->run[r].first - v * W, l->run[r].last - v * W);
     }
-    for (int64_t i = 0; i < planes; i++, dst += step) {
-        vec x = zero();
-        for (int r = 0; r < runs; r++) {
-            const float *at = p[r] + i * distance;
-            vec both = _mm512_permutex2var_ps(load_some(at, low[r]), even, load_some(at + W, high[r]));
-            x = runs == 1 ? both : _mm512_mask_mov_ps(x, m[r], both);
+    for (int64_t i = 0; i < planes; i++, dst += step)
+        UNROLL for (int v = 0; v < VECS; v++) {
+            vec x = load_step(p[0] + i * distance + 2 * v * W, 2, s[0][v]);
+            for (int r = 1; r < runs; r++)
+                x = join(x, load_step(p[r] + i * distance + 2 * v * W, 2, s[r][v]));
+            store(dst + v * W, x);
         }
-        store(dst, x);
-    }
 }
 #endif
 
@@ -140,15 +165,42 @@ INLINE void pack_singles(float *dst, int64_t step, const float *plane, int64_t d
     }
 }
 
+/* All 16 lanes from one row: the usual panel of a wide image. */
+INLINE void pack_row(float *dst, int64_t step, const float *p, int64_t distance, int64_t planes, int apart)
+{
+    const some s = some_of(apart, 0, W);
+    for (int64_t i = 0; i < planes; i++, dst += step, p += distance)
+        UNROLL for (int v = 0; v < VECS; v++)
+            store(dst + v * W, apart == 1 ? load(p + v * W) : load_step(p + 2 * v * W, 2, s));
+}
+
+static void pack_taps(float *dst, int64_t step, const float *from, int64_t distance, int64_t planes, int64_t taps, int64_t tap, int64_t apart)
+{
+    for (int64_t t = 0; t < taps; t++, dst += planes * step)
+        if (apart == 1)
+            pack_row(dst, step, from + t * tap, distance, planes, 1);
+        else
+            pack_row(dst, step, from + t * tap, distance, planes, 2);
+}
+
 static void pack_places(float *dst, int64_t step, const float *plane, int64_t distance, int64_t planes, const kk_lanes *l)
 {
+    bool row = l->n == 1 && l->run[0].first == 0 && l->run[0].last == 16;
+    if (row && l->step == 1) {
+        pack_row(dst, step, plane + l->run[0].offset, distance, planes, 1);
+        return;
+    }
+    if (row && l->step == 2) {
+        pack_row(dst, step, plane + l->run[0].offset, distance, planes, 2);
+        return;
+    }
 #define CASE(f, n) case n: f(dst, step, plane, distance, planes, l, n); return;
     if (l->step == 1 || l->n == 0)
         switch (l->n) {
             CASE(pack_runs, 0) CASE(pack_runs, 1) CASE(pack_runs, 2) CASE(pack_runs, 3) CASE(pack_runs, 4)
         default: pack_runs(dst, step, plane, distance, planes, l, l->n); return;
         }
-#if defined(__AVX512F__)
+#if defined(__AVX2__) && defined(__FMA__)
     if (l->step == 2)
         switch (l->n) {
             CASE(pack_halves, 1) CASE(pack_halves, 2) CASE(pack_halves, 3)
@@ -190,29 +242,6 @@ static void depthwise(const kk_depthwise *d, const float *src, float *x, int64_t
     CASE(8) CASE(7) CASE(6) CASE(5) CASE(4) CASE(3) CASE(2) CASE(1)
 #endif
 #undef CASE
-}
-
-/* W elements that are `step` (1 or 2) apart, of which some lanes are wanted: masks hoisted out of the loop over rows. */
-typedef struct some { lanes low, high; } some;
-INLINE some some_of(int step, int64_t first, int64_t last)
-{
-    if (step == 1)
-        return (some){lanes_in(first, last), lanes_in(0, 0)};
-    last = last > W ? W : last;
-    return (some){lanes_in(2 * first, 2 * last - 1), lanes_in(2 * first - W, 2 * last - 1 - W)};
-}
-INLINE vec load_step(const float *p, int step, some s)
-{
-    if (step == 1)
-        return load_some(p, s.low);
-    vec lo = load_some(p, s.low), hi = load_some(p + W, s.high);
-#if defined(__AVX512F__)
-    return _mm512_permutex2var_ps(lo, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), hi);
-#elif defined(__AVX2__) && defined(__FMA__)
-    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(lo, hi, 0x88)), 0xd8));
-#else
-    return (vec){lo[0], lo[2], hi[0], hi[2]};
-#endif
 }
 
 /* From the last column of vectors to the first: what a row writes past its end is put right when the next one's beginning comes. */
@@ -306,7 +335,7 @@ static void transpose(float *dst, int64_t to, const float *src, int64_t from, in
 }
 
 static const kk_conv_kernels kernels = {
-    .pack_places = pack_places, .depthwise = depthwise, .take_rows = take_rows, .tight_rows = tight_rows, .transpose = transpose,
+    .pack_places = pack_places, .pack_taps = pack_taps, .depthwise = depthwise, .take_rows = take_rows, .tight_rows = tight_rows, .transpose = transpose,
 };
 
 const kk_conv_kernels *KB_ISA(kk_conv_kernels_of)(void) { return &kernels; }

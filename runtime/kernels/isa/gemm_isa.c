@@ -230,7 +230,7 @@ INLINE void tile(const kb_tile *t, int rows, int panels, int packed, int exact)
     vec acc[ROWS][VECS];
     const int nv = panels * VPP;
     const float *b = t->b, *row[ROWS];
-    int64_t at = 0, a_k = packed ? rows : t->a_k;
+    int64_t at = 0, a_k = packed ? rows : t->a_k, ahead = t->ahead;
     lanes l[VPP];
     UNROLL for (int i = 0; i < rows; i++) {
         row[i] = packed ? t->a + i : t->a + i * t->a_row;
@@ -246,7 +246,9 @@ INLINE void tile(const kb_tile *t, int rows, int panels, int packed, int exact)
     for (int64_t k = t->k; k > 0; k--, at += a_k, b += t->b_k) {
         vec bv[VECS];
         UNROLL for (int q = 0; q < panels && panels < 4; q++)
-            __builtin_prefetch(b + 8 * t->b_k + q * t->b_panel); /* in place, rows lie pages apart: hardware doesn't follow */
+            __builtin_prefetch(b + ahead + q * t->b_panel); /* in place, rows lie pages apart: hardware doesn't follow */
+        if (packed)
+            __builtin_prefetch(t->a + at + 16 * rows); /* from L2, mostly */
         UNROLL for (int v = 0; v < nv; v++)
             bv[v] = exact ? load_some(b + v * W, l[v % VPP]) : load(b + v / VPP * t->b_panel + v % VPP * W);
         UNROLL for (int i = 0; i < rows; i++) {
