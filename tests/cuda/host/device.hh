@@ -210,5 +210,5 @@ template <typename... A, size_t... I> static inline void kh_spread(void (*f)(A..
 template <typename... A> static inline void kh_call(void (*f)(A...), void **p) { kh_spread(f, p, typename kh_count<sizeof...(A)>::type()); }
 template <typename... A> static inline int kh_sizes(void (*)(A...), int *out) { int s[] = { (int)sizeof(A)..., 0 }; memcpy(out, s, sizeof s); return (int)sizeof...(A); }
 #define KH_KERNEL(name) \
-    extern "C" __attribute__((visibility("default"))) void kh_run_##name(void **p) { kh_call(name, p); } \
-    extern "C" __attribute__((visibility("default"))) int kh_sizes_##name(int *out) { return kh_sizes(name, out); }
+    extern "C" __attribute__((visibility("default"))) void kh_run_##name(void **p) { kh_call(kh_k_##name, p); } \
+    extern "C" __attribute__((visibility("default"))) int kh_sizes_##name(int *out) { return kh_sizes(kh_k_##name, out); }

@@ -126,8 +126,8 @@ static const char *dynamic(text *out, const char *s, const char *start)
     return end;
 }
 
-/* The name of the function declared behind __global__, and its launch bounds */
-static void kernel(text *names, const char *s)
+/* The name of the function declared behind __global__, and its launch bounds; where the name is, or NULL */
+static const char *kernel(text *names, const char *s)
 {
     char bound[16] = "0";
     for (s += 10; *s && *s != '{' && *s != ';';) {
@@ -145,22 +145,25 @@ static void kernel(text *names, const char *s)
             say(names, " ");
             say(names, bound);
             say(names, "\n");
-            return;
+            return start;
         }
         if (s == start) s++;
     }
+    return NULL;
 }
 
 static void rewrite(text *out, text *names, const char *source)
 {
-    const char *s = source;
+    const char *s = source, *name = NULL;
     while (*s) {
         const char *after = NULL;
+        /* A kernel may bear the name of a helper, which its entry could not tell apart */
+        if (s == name) say(out, "kh_k_");
         if (*s == '"') after = literal(s), add(out, s, (size_t)(after - s));
         else if (*s == '/' && s[1] == '/') after = s + strcspn(s, "\n"), add(out, s, (size_t)(after - s));
         else if (word(s, source, "asm")) after = assembly(out, s);
         else if (word(s, source, "extern")) after = dynamic(out, s, source);
-        else if (word(s, source, "__global__")) kernel(names, s);
+        else if (word(s, source, "__global__")) name = kernel(names, s);
         if (!after) add(out, s, 1), after = s + 1;
         s = after;
     }
