@@ -50,7 +50,9 @@ typedef struct cg_stats {
     double codegen_wall_ms, plan_ms;            /* the same by the clock; all else: planning, which is what known kernels cost */
 } cg_stats;
 
-typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */, reduce_overhead /* a device's program becomes one captured graph */, text /* for cg_program_print */; } cg_options;
+typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */;
+    bool reduce_overhead /* a device's program becomes one captured graph */, text /* for cg_program_print */;
+} cg_options;
 
 /* Compiles g (borrowed). Outputs of the program are g's outputs, each fresh, contiguous storage of its own; an output that is a view or an input is refused:
  * callers output roots and rebuild views. NULL after kb_fail. */

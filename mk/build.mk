@@ -295,6 +295,13 @@ $B/bench/%: $O/bench/%.o $B/bench/libsupport.a $(STATIC)
 	$(call say,LINK,$@)
 	$(call program,$(BLAS_LIBS))
 
+# Compiled, never linked: prototypes and constants are compared by the compiler
+.PHONY: cuda-headers
+cuda-headers: $(if $(CUDA_HEADERS),$O/tests/cuda_headers.o)
+	$(if $(CUDA_HEADERS),@:,@echo "cuda_headers: SKIPPED: the CUDA toolkit's headers are not here (CUDA_HOME says where they are)")
+tests: cuda-headers
+$O/tests/cuda_headers.o: PROGRAM_CFLAGS += -isystem $(dir $(CUDA_HEADERS))
+
 # The header from C++, against the shared library; a Criterion test runs it
 $(CXX_SRC:%.cc=$B/%): $B/%: %.cc $(SHARED) $O/flags | $(GEN_HEADERS)
 	@mkdir -p $(@D) $O/tests

@@ -499,7 +499,10 @@ static int run_file(json_t *cases, kn_store *store, const char *filter, bool ver
     for (size_t k = 0; verbose && kb_device_fallback(k, &times); k++)
         printf("ran on the host: %s (%llu times)\n", kb_device_fallback(k, &times), (unsigned long long)times);
     printf("%d passed, %d failed, %d not supported\n", passed, failed, skipped);
-    return failed || passed + skipped == 0;     /* a run of nothing proves nothing */
+    enum { MOST_SPILLING = 2 };                 /* texts × architectures that may spill a few bytes */
+    if (n_spilling > MOST_SPILLING)
+        printf("device code: %d spill, at most %d may\n", n_spilling, MOST_SPILLING);
+    return failed || passed + skipped == 0 || n_spilling > MOST_SPILLING;     /* a run of nothing proves nothing */
 }
 
 /* Run by hand: the code generator lies beside the folder of this program. */

@@ -239,8 +239,8 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n, const char *site, int64_t bytes);
 static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
 
-/* An op whose size depends on values, or one that moves a tensor between devices: its operands are read as the host reads them, which ends the graph; the op runs eagerly, and its result is a tensor
- * that no event made: an extern where it is used, of this call's size. Another size on another call is another path. */
+/* An op whose size depends on values, or one that moves a tensor between devices: its operands are read as the host reads them, which ends the graph; the op runs
+ * eagerly, and its result is a tensor that no event made: an extern where it is used, of this call's size. Another size on another call is another path. */
 static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     bool moves = kb_op_info(c->op)->flags & KB_F_MOVES;

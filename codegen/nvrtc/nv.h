@@ -2,8 +2,9 @@
  * NVIDIA's. Everything is exact IEEE arithmetic without contraction, so pointwise results have the CPU's bits; reductions have an order of their own, a
  * function of the row's length alone. The plug-in links neither form of libkiln: memory, settings and failures go through `host`.
  *
- * Names in generated text: bN a buffer's pointer, pN it at the current row, xN elements loaded from it, yN elements to be stored, uN a value that is the same along
- * the row, vN an element's value, aN an accumulator, rN elements kept from pass to pass, qth step, cD a coordinate, dD an outer size, n the inner size, sN_D and sN strides, zN and wN a scalar, i the element. */
+ * Names in generated text: bN a buffer's pointer, pN it at the current row, xN elements loaded from it, yN elements to be stored, rN elements kept from pass
+ * to pass, uN a value that is the same along the row, vN an element's value, aN an accumulator, cD a coordinate, dD an outer size, n the inner size, sN_D and
+ * sN strides, zN and wN a scalar, i the element, q a step. */
 #ifndef NV_H
 #define NV_H
 #include "codegen/device.h"

@@ -1,27 +1,20 @@
-/* op.c: operators with kernels of their own: embedding, index_select, gather, cat, stack, attention, arange, and random numbers.
+/* op.c: operators with kernels of their own: embedding, index_select, gather, cat, stack, triangles, attention, arange; window.c and fold.c have more.
  *
  * Parameters are the operands and results in order (of a number its 8 bytes in the pointer's place), a pointer to an int that is set where a value is out of
  * range, for operators that check, then cg_launch.param. Sizes and strides are parameters, dtypes and ranks are in the text. What isn't known here gives no text:
  * the operator runs on the host then.
  *
  * Attention is the CPU's arithmetic: scores by chains of fused multiply-adds, times scale, plus mask, softmax, a product again; a block of threads holds the scores
- * of a few query rows in shared memory. Random numbers are the CPU's, element for element (base/philox.h). */
-#include "codegen/nvrtc/nv.h"
+ * of a few query rows in shared memory. */
+#include "codegen/nvrtc/op.h"
 #include <stdio.h>
 #include <string.h>
 
-enum { BLOCK = 256, MAX_BLOCKS = 1 << 20, NAME = 48, SCORES = 40960 /* bytes of shared memory for scores */ };
+enum { BLOCK = OP_BLOCK, MAX_BLOCKS = 1 << 20, NAME = 48, SCORES = 40960 /* bytes of shared memory for scores */ };
 
-typedef struct op_text {
-    nv_text text, args;         /* body; list of parameters */
-    const kb_call *c;
-    cg_launch *l;
-    const char *index;
-    bool aligned;
-} op_text;
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------------------------- */
-static void integer(op_text *o, const char *name, int64_t value)
+void op_integer(op_text *o, const char *name, int64_t value)
 {
     if (o->l->n_params < CG_MAX_PARAMS)
         o->l->param[o->l->n_params++] = value;
@@ -30,16 +23,16 @@ static void integer(op_text *o, const char *name, int64_t value)
     nv_put(&o->args, ", const %s %s", o->index, name);
 }
 
-static void integers(op_text *o, const char *stem, int n, const int64_t *values)
+void op_integers(op_text *o, const char *stem, int n, const int64_t *values)
 {
     char name[NAME];
     for (int d = 0; d < n; d++) {
         snprintf(name, sizeof name, "%s%d", stem, d);
-        integer(o, name, values[d]);
+        op_integer(o, name, values[d]);
     }
 }
 
-static const kb_layout *in_layout(const op_text *o, int k) { return k < o->c->n_in && o->c->in[k].layout && !o->c->in[k].weak ? o->c->in[k].layout : NULL; }
+const kb_layout *op_in_layout(const op_text *o, int k) { return k < o->c->n_in && o->c->in[k].layout && !o->c->in[k].weak ? o->c->in[k].layout : NULL; }
 
 static bool is_small(const kb_call *c)
 {
@@ -68,11 +61,11 @@ static const char *bytes_type(kn_dtype d)
 }
 
 /* Pointers of the call: operands a0, a1 …, results y0 …; copies says that dtypes matter by their size alone. */
-static void pointers(op_text *o, bool copies)
+void op_pointers(op_text *o, bool copies)
 {
     const kb_call *c = o->c;
     for (int k = 0; k < c->n_in; k++) {
-        const kb_layout *l = in_layout(o, k);
+        const kb_layout *l = op_in_layout(o, k);
         if (!l)
             nv_put(&o->args, "%sconst long long a%d", k ? ", " : "", k);
         else
@@ -85,10 +78,10 @@ static void pointers(op_text *o, bool copies)
 }
 
 /* for each of `all` pieces t, one a thread */
-static void each(op_text *o, int64_t all)
+void op_each(op_text *o, int64_t all)
 {
     const char *u = strcmp(o->index, "int") ? "unsigned long long" : "unsigned";
-    integer(o, "all", all);
+    op_integer(o, "all", all);
     nv_put(&o->text, "    for (%s t = blockIdx.x * (%s)%d + threadIdx.x; t < all; t += gridDim.x * (%s)%d) {\n", u, u, BLOCK, u, BLOCK);
     o->l->blocks = (all + BLOCK - 1) / BLOCK;
     if (o->l->blocks > MAX_BLOCKS)
@@ -97,7 +90,7 @@ static void each(op_text *o, int64_t all)
 }
 
 /* Coordinates c0 … of the row-major position `from`, sizes being parameters named stem0 … */
-static void coordinates(op_text *o, const char *from, const char *stem, int rank)
+void op_coordinates(op_text *o, const char *from, const char *stem, int rank)
 {
     nv_put(&o->text, "        %s rest = %s;\n", o->index, from);
     for (int d = rank - 1; d > 0; d--)
@@ -107,37 +100,37 @@ static void coordinates(op_text *o, const char *from, const char *stem, int rank
 }
 
 /* " + c0 * stem0 + …", dimension `but` left out */
-static void offset(op_text *o, const char *stem, int rank, int but)
+void op_offset(op_text *o, const char *stem, int rank, int but)
 {
     for (int d = 0; d < rank; d++)
         if (d != but)
             nv_put(&o->text, " + c%d * %s%d", d, stem, d);
 }
 
-static int axis(int64_t dim, int rank) { return (int)(dim < 0 ? dim + rank : dim); }
+int op_axis(int64_t dim, int rank) { return (int)(dim < 0 ? dim + rank : dim); }
 
 /* ---- gathers and joins ----------------------------------------------------------------------------------------------------------------- */
 static bool embedding(op_text *o)
 {
-    const kb_layout *w = in_layout(o, 0), *x = in_layout(o, 1);
+    const kb_layout *w = op_in_layout(o, 0), *x = op_in_layout(o, 1);
     int vec = o->aligned && w->strides[1] == 1 ? 16 / nv_bytes(w->dtype) : 1;
     while (vec > 1 && (w->sizes[1] % vec || w->strides[0] % vec))
         vec /= 2;
     o->l->checks = true;
     o->l->vector = vec;
-    pointers(o, false);
+    op_pointers(o, false);
     int64_t pieces = w->sizes[1] / vec;
-    each(o, x->numel * pieces);
-    integer(o, "pieces", pieces);
-    integer(o, "count", w->sizes[0]);
-    integer(o, "row", w->strides[0]);
-    integer(o, "col", w->strides[1]);
-    integers(o, "n", x->rank, x->sizes);
-    integers(o, "s", x->rank, x->strides);
+    op_each(o, x->numel * pieces);
+    op_integer(o, "pieces", pieces);
+    op_integer(o, "count", w->sizes[0]);
+    op_integer(o, "row", w->strides[0]);
+    op_integer(o, "col", w->strides[1]);
+    op_integers(o, "n", x->rank, x->sizes);
+    op_integers(o, "s", x->rank, x->strides);
     nv_put(&o->text, "        const %s at = t / pieces, i = (t - at * pieces) * %d;\n", o->index, vec);
-    coordinates(o, "at", "n", x->rank);
+    op_coordinates(o, "at", "n", x->rank);
     nv_put(&o->text, "        const long long index = a1[0");
-    offset(o, "s", x->rank, -1);
+    op_offset(o, "s", x->rank, -1);
     nv_put(&o->text, "];\n        if (index < 0 || index >= count) { *bad = 1; continue; }\n        %s v[%d];\n", nv_memory_type(w->dtype), vec);
     if (vec > 1)
         nv_put(&o->text, "        kn_load(v, a0 + index * row + i);\n        kn_store(y0 + at * (pieces * %d) + i, v);\n    }\n", vec);
@@ -149,25 +142,25 @@ static bool embedding(op_text *o)
 /* index_select: an index for each place along dim; gather: one for each element */
 static bool select_along(op_text *o, bool each_element)
 {
-    const kb_layout *x = in_layout(o, 0), *index = in_layout(o, 1), *y = o->c->out[0].layout;
-    int dim = axis(o->c->words[0], x->rank);
+    const kb_layout *x = op_in_layout(o, 0), *index = op_in_layout(o, 1), *y = o->c->out[0].layout;
+    int dim = op_axis(o->c->words[0], x->rank);
     if (x->rank == 0 || (each_element && index->rank != x->rank) || (!each_element && index->rank > 1))
         return false;
     o->l->checks = true;
-    pointers(o, false);
-    each(o, y->numel);
-    integers(o, "n", y->rank, y->sizes);
-    integers(o, "x", x->rank, x->strides);
-    integers(o, "i", index->rank, index->strides);
-    integer(o, "count", x->sizes[dim]);
-    coordinates(o, "t", "n", y->rank);
+    op_pointers(o, false);
+    op_each(o, y->numel);
+    op_integers(o, "n", y->rank, y->sizes);
+    op_integers(o, "x", x->rank, x->strides);
+    op_integers(o, "i", index->rank, index->strides);
+    op_integer(o, "count", x->sizes[dim]);
+    op_coordinates(o, "t", "n", y->rank);
     nv_put(&o->text, "        const long long at = a1[0");
     if (each_element)
-        offset(o, "i", index->rank, -1);
+        op_offset(o, "i", index->rank, -1);
     else if (index->rank)
         nv_put(&o->text, " + c%d * i0", dim);
     nv_put(&o->text, "];\n        if (at < 0 || at >= count) { *bad = 1; continue; }\n        y0[t] = a0[at * x%d", dim);
-    offset(o, "x", x->rank, dim);
+    op_offset(o, "x", x->rank, dim);
     nv_put(&o->text, "];\n    }\n");
     return true;
 }
@@ -177,17 +170,17 @@ static bool join(op_text *o, bool stacks)
 {
     const kb_call *c = o->c;
     const kb_layout *y = c->out[0].layout;
-    int dim = axis(c->words[0], y->rank), parts = 0;
+    int dim = op_axis(c->words[0], y->rank), parts = 0;
     char name[NAME];
     if (c->n_in > 12)
         return false;
     for (int k = 0; k < c->n_in; k++)
         if (c->in[k].layout->dtype != y->dtype || (!stacks && c->in[k].layout->rank != y->rank))
             return false;
-    pointers(o, true);
-    each(o, y->numel);
-    integers(o, "n", y->rank, y->sizes);
-    coordinates(o, "t", "n", y->rank);
+    op_pointers(o, true);
+    op_each(o, y->numel);
+    op_integers(o, "n", y->rank, y->sizes);
+    op_coordinates(o, "t", "n", y->rank);
     int64_t end = 0;
     for (int k = 0; k < c->n_in; k++) {
         const kb_layout *l = c->in[k].layout;
@@ -196,11 +189,11 @@ static bool join(op_text *o, bool stacks)
         if (l->numel == 0)
             continue;
         snprintf(name, sizeof name, "end%d", k);
-        integer(o, name, end);
+        op_integer(o, name, end);
         snprintf(name, sizeof name, "begin%d", k);
-        integer(o, name, begin);
+        op_integer(o, name, begin);
         snprintf(name, sizeof name, "s%d_", k);
-        integers(o, name, l->rank, l->strides);
+        op_integers(o, name, l->rank, l->strides);
         nv_put(&o->text, "        %sif (c%d < end%d) y0[t] = a%d[0", parts++ ? "else " : "", dim, k, k);
         for (int d = 0; d < y->rank; d++) {
             if (d == dim && !stacks)
@@ -216,17 +209,17 @@ static bool join(op_text *o, bool stacks)
 
 static bool triangle(op_text *o, bool lower)
 {
-    const kb_layout *x = in_layout(o, 0);
+    const kb_layout *x = op_in_layout(o, 0);
     if (x->rank < 2)
         return false;
-    pointers(o, true);
-    each(o, x->numel);
-    integers(o, "n", x->rank, x->sizes);
-    integers(o, "s", x->rank, x->strides);
-    integer(o, "diagonal", o->c->words[0]);
-    coordinates(o, "t", "n", x->rank);
+    op_pointers(o, true);
+    op_each(o, x->numel);
+    op_integers(o, "n", x->rank, x->sizes);
+    op_integers(o, "s", x->rank, x->strides);
+    op_integer(o, "diagonal", o->c->words[0]);
+    op_coordinates(o, "t", "n", x->rank);
     nv_put(&o->text, "        y0[t] = c%d - c%d %s diagonal ? a0[0", x->rank - 1, x->rank - 2, lower ? "<=" : ">=");
-    offset(o, "s", x->rank, -1);
+    op_offset(o, "s", x->rank, -1);
     nv_put(&o->text, "] : 0;\n    }\n");
     return true;
 }
@@ -301,7 +294,7 @@ static void leading(op_text *o, const char *stem, const kb_layout *l, int rank)
     for (int d = 0; d < rank; d++) {            /* aligned at the right, broadcast */
         int at = l->rank - 2 - (rank - d);
         snprintf(name, sizeof name, "%s%d", stem, d);
-        integer(o, name, at < 0 || l->sizes[at] == 1 ? 0 : l->strides[at]);
+        op_integer(o, name, at < 0 || l->sizes[at] == 1 ? 0 : l->strides[at]);
     }
 }
 
@@ -313,17 +306,17 @@ static void attention_text(op_text *o, int rank, const kb_layout *mask)
             for (int d = rank - 1; d >= 0; d--)
                 nv_put(&o->text, " const int c%d = rest %% n%d; rest /= n%d;", d, d, d);
             nv_put(&o->text, "\n    const float *__restrict__ q = a0");
-            offset(o, "q", rank, -1);
+            op_offset(o, "q", rank, -1);
             nv_put(&o->text, ";\n    const float *__restrict__ k = a1");
-            offset(o, "k", rank, -1);
+            op_offset(o, "k", rank, -1);
             nv_put(&o->text, ";\n    const float *__restrict__ v = a2");
-            offset(o, "v", rank, -1);
+            op_offset(o, "v", rank, -1);
             nv_put(&o->text, ";");
             at += 5;
         } else if (strncmp(at, "MASK", 4) == 0) {
             if (mask) {
                 nv_put(&o->text, mask->dtype == KN_BOOL ? "total = a3[(row0 + r) * m_row + j * m_col" : "total = total + a3[(row0 + r) * m_row + j * m_col");
-                offset(o, "m", rank, -1);
+                op_offset(o, "m", rank, -1);
                 nv_put(&o->text, mask->dtype == KN_BOOL ? "] ? total : kn_f32(0xff800000);" : "];");
             }
             at += 3;
@@ -335,7 +328,7 @@ static void attention_text(op_text *o, int rank, const kb_layout *mask)
 
 static bool attention(op_text *o)
 {
-    const kb_layout *q = in_layout(o, 0), *k = in_layout(o, 1), *v = in_layout(o, 2), *mask = in_layout(o, 3), *y = o->c->out[0].layout;
+    const kb_layout *q = op_in_layout(o, 0), *k = op_in_layout(o, 1), *v = op_in_layout(o, 2), *mask = op_in_layout(o, 3), *y = o->c->out[0].layout;
     int rank = y->rank - 2, rows;
     int64_t keys = k->sizes[k->rank - 2];
     bool causal = o->c->words[0] != 0;
@@ -348,15 +341,15 @@ static bool attention(op_text *o)
     if (rounded * 4 > SCORES)
         rounded = SCORES / 4;
     rows = (int)(SCORES / (rounded * 4)) > 8 ? 8 : (int)(SCORES / (rounded * 4));
-    pointers(o, false);
+    op_pointers(o, false);
     int64_t n_rows = y->sizes[rank], tiles = (n_rows + rows - 1) / rows, items = 1;
     for (int d = 0; d < rank; d++)
         items *= y->sizes[d];
-    integer(o, "tiles", tiles);
-    integer(o, "rows", n_rows);
-    integer(o, "keys", keys);
-    integer(o, "depth", q->sizes[q->rank - 1]);
-    integer(o, "width", y->sizes[rank + 1]);
+    op_integer(o, "tiles", tiles);
+    op_integer(o, "rows", n_rows);
+    op_integer(o, "keys", keys);
+    op_integer(o, "depth", q->sizes[q->rank - 1]);
+    op_integer(o, "width", y->sizes[rank + 1]);
     const kb_layout *ls[] = {q, k, v, mask};
     static const char *const of[] = {"q", "k", "v", "m"};
     for (int i = 0; i < 4; i++) {
@@ -364,12 +357,12 @@ static bool attention(op_text *o)
         if (!ls[i])
             continue;
         snprintf(name, sizeof name, "%s_row", of[i]);
-        integer(o, name, ls[i]->rank < 2 || (i == 3 && ls[i]->sizes[ls[i]->rank - 2] == 1) ? 0 : ls[i]->strides[ls[i]->rank - 2]);
+        op_integer(o, name, ls[i]->rank < 2 || (i == 3 && ls[i]->sizes[ls[i]->rank - 2] == 1) ? 0 : ls[i]->strides[ls[i]->rank - 2]);
         snprintf(name, sizeof name, "%s_col", of[i]);
-        integer(o, name, i == 3 && ls[i]->sizes[ls[i]->rank - 1] == 1 ? 0 : ls[i]->strides[ls[i]->rank - 1]);
+        op_integer(o, name, i == 3 && ls[i]->sizes[ls[i]->rank - 1] == 1 ? 0 : ls[i]->strides[ls[i]->rank - 1]);
         leading(o, of[i], ls[i], rank);
     }
-    integers(o, "n", rank, y->sizes);
+    op_integers(o, "n", rank, y->sizes);
     o->l->blocks = tiles * items;
     o->l->threads_x = 128;
     nv_put(&o->text, "    enum { ROWS = %d, KEYS = %d, CAUSAL = %d };\n    const float scale = (float)%s;\n", rows, (int)rounded, causal,
@@ -386,8 +379,8 @@ static bool arange(op_text *o)
     bool f = o->c->in[0].layout->dtype == KN_F64 || o->c->in[1].layout->dtype == KN_F64;
     if (f || (y->dtype != KN_I64 && y->dtype != KN_I32))
         return false;
-    pointers(o, false);
-    each(o, y->numel);
+    op_pointers(o, false);
+    op_each(o, y->numel);
     nv_put(&o->text, "        y0[t] = (%s)((unsigned long long)a0 + (unsigned long long)t * (unsigned long long)a1);\n    }\n", nv_memory_type(y->dtype));
     return true;
 }
@@ -405,6 +398,19 @@ static bool write_op(op_text *o)
     case OP_triu: return triangle(o, false);
     case OP_scaled_dot_product_attention: return attention(o);
     case OP_arange: return arange(o);
+    case OP_conv1d: return op_conv(o, 1, false);
+    case OP_conv2d: return op_conv(o, 2, false);
+    case OP_conv_transpose1d: return op_conv(o, 1, true);
+    case OP_conv_transpose2d: return op_conv(o, 2, true);
+    case OP_max_pool1d: return op_pool(o, 1, true);
+    case OP_max_pool2d: return op_pool(o, 2, true);
+    case OP_avg_pool1d: return op_pool(o, 1, false);
+    case OP_avg_pool2d: return op_pool(o, 2, false);
+    case OP_adaptive_avg_pool1d: return op_adaptive_pool(o, 1);
+    case OP_adaptive_avg_pool2d: return op_adaptive_pool(o, 2);
+    case OP_batch_norm: return op_batch_norm(o);
+    case OP_sum: case OP_prod: case OP_mean: case OP_amax: case OP_amin: case OP_all: case OP_any: return op_reduce(o);
+    case OP_argmax: case OP_argmin: return op_arg_reduce(o);
     default: return false;
     }
 }

@@ -40,9 +40,9 @@ static kn_status run_default(kb_kernel k, const kb_call *c)
 
 kn_status kb_run(const kb_call *c)
 {
-    if (__builtin_expect(c->out[0].layout->device != KB_CPU, 0) && c->op != OP_to_device)
-        return kb_device_run(c);
     if (c->op <= OP_NONE || c->op >= OP_COUNT || !kb_cpu_kernels[c->op])
         return kb_fail(KN_E_INTERNAL, "operator number %d has no kernel", (int)c->op);
+    if (__builtin_expect(c->out[0].layout->device != KB_CPU, 0) && c->op != OP_to_device)
+        return kb_device_run(c);
     return run_default(kb_cpu_kernels[c->op], c);
 }
