@@ -180,7 +180,7 @@ template <typename T, typename U> static inline T atomicAdd(T *p, U x) { T old =
 template <typename T, typename U> static inline T atomicMax(T *p, U x) { T old = *p; if (old < (T)x) *p = (T)x; return old; }
 template <typename T, typename U> static inline T atomicMin(T *p, U x) { T old = *p; if ((T)x < old) *p = (T)x; return old; }
 template <typename T, typename U> static inline T atomicExch(T *p, U x) { T old = *p; *p = (T)x; return old; }
-template <typename T, typename U, typename V> static inline T atomicCAS(T *p, U a, V b) 
+template <typename T, typename U, typename V> static inline T atomicCAS(T *p, U a, V b)
 { T old = *p; if (old == (T)a) *p = (T)b; else kh->yield(); return old; }      /* who spins on it lets others go on */
 
 /* ---- asm ------------------------------------------------------------------------------------------------------------------------------- */
