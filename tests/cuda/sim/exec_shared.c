@@ -12,7 +12,7 @@ static int thread_of(const warp *w, int lane) { return w->index * LANES + lane; 
 
 _Noreturn static void race(warp *w, const inst *in, int lane, uint64_t offset, const char *now, const char *then, int other, int line)
 {
-    char who[32] = "several threads";
+    char who[48] = "several threads";
     if (other < OF_WARP) snprintf(who, sizeof who, "thread %d", other);
     else if (other != SEVERAL) snprintf(who, sizeof who, "several threads of warp %d", other - OF_WARP);
     sim_fault(w, in, lane, 719, "race on shared memory: %s at offset %llu, which %s %s at PTX line %d with no barrier in between", now,
