@@ -90,7 +90,8 @@ Test(sim_ptx, memory_spaces)
         " ld.param.u64 %rd0, [f_0]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; add.s64 %rd1, %rd0, %rd1;\n"
         " ld.global.u64 %rd2, [where+8]; ld.global.u32 %r1, [%rd2]; ld.global.v4.u32 {%r2, %r3, %r4, %r5}, [table]; ld.const.s8 %r6, [bytes+3]; ld.const.u8 %h1, [bytes+1];\n"
         " cvt.u32.u16 %r7, %h1; mov.u64 %rd3, s; cvta.shared.u64 %rd4, %rd3; mul.wide.u32 %rd5, %r0, 16; add.s64 %rd4, %rd4, %rd5; st.v2.u32 [%rd4], {%r1, %r5};\n"
-        " bar.sync 0; xor.b32 %r8, %r0, 1; shl.b32 %r8, %r8, 4; cvt.u64.u32 %rd6, %r8; add.s64 %rd6, %rd3, %rd6; ld.shared.u32 %r9, [%rd6+4]; add.u32 %r9, %r9, %r6; add.u32 %r9, %r9, %r7;\n"
+        " bar.sync 0; xor.b32 %r8, %r0, 1; shl.b32 %r8, %r8, 4; cvt.u64.u32 %rd6, %r8; add.s64 %rd6, %rd3, %rd6; ld.shared.u32 %r9, [%rd6+4];\n"
+        " add.u32 %r9, %r9, %r6; add.u32 %r9, %r9, %r7;\n"
         " add.u32 %r9, %r9, %r2; atom.shared.add.u32 %r10, [%rd6+4], 1; add.u32 %r9, %r9, %r10; st.global.u32 [%rd1], %r9; ret; }\n";
     unsigned o[32];
     run(ptx, o, 32);
