@@ -20,6 +20,7 @@ RUN           ?= digits
 RUN_ARGS      ?=
 CASE          ?=
 BENCH_ARGS    ?=
+PEERS_ARGS    ?=
 FUZZ_SECONDS  ?= 60
 T             ?=
 CASES         ?= tests/golden/ops.json
@@ -77,6 +78,17 @@ tsan-test: deps         ## the threaded plain programs under the thread sanitize
 bench: deps             ## measurements (CASE=part of a name; BENCH_ARGS='--json FILE --threads N')
 	+@$(SUB) lib backend benches
 	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/bench/bench $(CASE) $(BENCH_ARGS)
+
+.PHONY: shapes-check
+shapes-check: deps      ## one compiled encoder at 128 batch sizes and 16 lengths: right everywhere, slower than eager nowhere (SHAPES='128 16 21'); minutes
+	+@$(SUB) lib backend benches
+	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/bench/shapes_bench $(SHAPES)
+
+.PHONY: bench-peers
+bench-peers: deps       ## the same cases by PyTorch, ONNX Runtime, OpenVINO and JAX (PEERS_ARGS='--threads 2 --cases a,b'); gigabytes from PyPI at first
+	+@$(SUB) lib backend benches
+	@bench/peers/setup.sh build/peers
+	@build/peers/venv/bin/python bench/peers/run.py $(PEERS_ARGS)
 
 .PHONY: fuzz
 fuzz: deps              ## random programs, each form against the others, for FUZZ_SECONDS=60 each

@@ -1,5 +1,6 @@
 /* error.c: see error.h. */
 #include "base/error.h"
+#include "base/profile.h"
 #include "base/alloc.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -44,6 +45,7 @@ kb_thread *kb_thread_get(void)
         return NULL;
     kb_tls = t;
     pthread_setspecific(key, t);
+    kb_profile_from_env();
     return t;
 }
 

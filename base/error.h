@@ -16,6 +16,8 @@ typedef struct kb_thread {
     char text[KB_ERROR_TEXT];
     void *runtime;                              /* struct rt_ctx, owned by runtime/context.c */
     void (*free_runtime)(void *runtime);
+    void *profile;                              /* its spans: profile.c's, valid while profile_generation is the present one */
+    uint64_t profile_generation;
 } kb_thread;
 
 /* NULL until kb_thread_get. Of the general model: the room for fixed places is small and shared with every other library of a process, and one

@@ -52,8 +52,26 @@ int kb_gemm_i32(const kb_gemm *g);
 int kb_gemm_i64(const kb_gemm *g);
 
 /* The product that a call of matmul, bmm, linear or addmm is, data pointers included, where all operands and the result are f32 and no factor is needed;
- * else false. Layouts are enough: pointers may be filled in later. */
+ * else false. The result may have any strides over rows and batch. Layouts are enough: pointers may be filled in later. */
 bool kb_gemm_of_call(kb_gemm *g, const kb_call *c);
+
+/* Work between two products, C = work(A B) B2, f32 or f64: see runtime/kernels/chain.c. first and second have the same batch items and m, and second.k is
+ * first.n; first.c and second.a are not looked at. `between` makes of rows [row0, row0 + n) of the first product, n <= KB_GEMM_CHAIN_ROWS, those of the
+ * second's A: from `rows` to `worked`, both first.n elements a row, the same memory unless `apart`. Rows count through all batch items in row-major
+ * order. lengths[i] is how many elements row i has; `between` may make it smaller, and what stands beyond takes no part in the second product.
+ * triangular: row i of an item begins with i + 1 elements at most. Several threads may be at it at once, each with its own worker number below `most`.
+ * second.packed only where no row ends early. */
+enum { KB_GEMM_CHAIN_ROWS = 128 };
+typedef struct kb_gemm_chain {
+    kn_dtype type;
+    kb_gemm first, second;
+    bool triangular;
+    void (*between)(void *arg, int64_t row0, int64_t n, void *rows, void *worked, int64_t *lengths, int worker);
+    bool apart;
+    void *arg;
+    int most; /* threads at most; 0: as many as there are */
+} kb_gemm_chain;
+int kb_gemm_chain_run(const kb_gemm_chain *c); /* as kb_gemm_f32 */
 
 int64_t kb_gemm_packed_count(int64_t k, int64_t n);
 /* Fills p->data from b; p->k and p->n say how much. */

@@ -267,10 +267,10 @@ static kn_status check_operands(const kb_infer *in)
     const kb_opinfo *o = in->info;
     if (o->n_operands >= 0 ? in->n_in > o->n_operands : in->n_in > KB_MAX_IN)
         return kb_fail(KN_E_VALUE, "takes %d operands, not %d", o->n_operands >= 0 ? o->n_operands : KB_MAX_IN, in->n_in);
-    if (in->op == OP_custom)                    /* its own signature says what its operands are */
+    if (in->op == OP_custom || o->flags & KB_F_CONTROL)     /* their own signatures say what their operands are */
         return KN_OK;
     if (o->n_operands < 0) {
-        for (int k = 0; k < in->n_in && in->op != OP_custom; k++)    /* whose own signature says which are numbers */
+        for (int k = 0; k < in->n_in; k++)
             if (check_operand(&o->args[0], &in->in[k], k))
                 return kb_error_status();
         return in->n_in ? KN_OK : kb_fail(KN_E_VALUE, "needs at least one tensor");
@@ -327,7 +327,9 @@ kn_status kb_infer_run(kb_infer *in)
     if ((unsigned)in->op == OP_NONE || (unsigned)in->op >= OP_COUNT)
         return kb_fail(KN_E_INTERNAL, "%d is no operator", (int)in->op);
     in->info = kb_op_info(in->op);
-    in->n_out = in->info->n_out;
+    in->n_out = kb_op_n_out(in->info, in->words);
+    if (in->n_out < 1 || in->n_out > KB_MAX_OUT)
+        return kb_fail(KN_E_VALUE, "has %d results; 1 to %d can be had", in->n_out, KB_MAX_OUT);
     memset(in->out, 0, (size_t)in->n_out * sizeof in->out[0]);
     in->view_of = -1;
     in->offset = kd_const(0);

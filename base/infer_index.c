@@ -23,6 +23,8 @@ kn_status infer_cumulate(kb_infer *in)
     if (dim_word(in, &dim))
         return kb_error_status();
     bool sums = in->op == OP_cumsum || in->op == OP_cumprod;
+    if (in->op == OP_logcumsumexp && kr_is_float(in, 0, "operand"))
+        return kb_error_status();
     like_x(in, sums && kb_dtype_category(d) != KB_CAT_FLOAT ? KN_I64 : d);
     in->out[1] = in->out[0];
     in->out[1].dtype = KN_I64;
@@ -239,6 +241,16 @@ kn_status infer_masked_select(kb_infer *in)
     if (!kr_broadcast_into(in, sizes, &rank, mask))
         return kb_fail(KN_E_SHAPE, "the mask %s does not broadcast with %s", kr_shape(b, mask), kr_shape(a, x));
     kr_fresh(in, x->dtype, 1, (kb_dim[]){count_word(in)});
+    in->math = x->dtype;
+    return KN_OK;
+}
+
+kn_status infer_unique(kb_infer *in)
+{
+    const kb_type *x = &in->in[0];
+    kr_fresh(in, x->dtype, 1, (kb_dim[]){count_word(in)});
+    kr_fresh_at(in, 1, KN_I64, x->rank, x->size);
+    kr_fresh_at(in, 2, KN_I64, 1, (kb_dim[]){count_word(in)});
     in->math = x->dtype;
     return KN_OK;
 }

@@ -114,12 +114,11 @@ static const char *flatten_hint(const kb_type *x, int64_t wanted, char *buf, siz
     return "";
 }
 
-kn_status infer_linear(kb_infer *in)
+/* Shapes; bias: operand number */
+static kn_status linear_shapes(kb_infer *in, int at_bias)
 {
     char tx[KR_TEXT], tw[KR_TEXT], hint[KR_TEXT];
-    const kb_type *x = &in->in[0], *w = &in->in[1], *bias = kr_in(in, 2);
-    if (same_dtype(x, w, "input", "weight") || (bias->dtype && same_dtype(bias, w, "bias", "weight")))
-        return kb_error_status();
+    const kb_type *x = &in->in[0], *w = &in->in[1], *bias = kr_in(in, at_bias);
     if (w->rank != 2)
         return kb_fail(KN_E_SHAPE, "the weight must have 2 dimensions (outputs, inputs), not %s", kr_shape(tw, w));
     if (x->rank < 1)
@@ -135,6 +134,31 @@ kn_status infer_linear(kb_infer *in)
     memcpy(sizes, x->size, sizeof sizes);
     sizes[x->rank - 1] = w->size[0];
     result(in, x->rank, sizes);
+    return KN_OK;
+}
+
+kn_status infer_linear(kb_infer *in)
+{
+    const kb_type *x = &in->in[0], *w = &in->in[1], *bias = kr_in(in, 2);
+    if (same_dtype(x, w, "input", "weight") || (bias->dtype && same_dtype(bias, w, "bias", "weight")))
+        return kb_error_status();
+    return linear_shapes(in, 2);
+}
+
+kn_status infer_quantized_linear(kb_infer *in)
+{
+    char ts[KR_TEXT], tw[KR_TEXT];
+    static const char *const what[] = {"input", NULL, "scale", "bias"};
+    const kb_type *w = &in->in[1], *scale = kr_in(in, 2);
+    if (w->dtype != KN_BF16 && w->dtype != KN_I8)
+        return kb_fail(KN_E_DTYPE, "the weight must be bf16 or i8, not %s", kr_dtype(w->dtype));
+    for (int k = 0; k < 4; k++)
+        if (what[k] && kr_has(in, k) && kr_in(in, k)->dtype != KN_F32)
+            return kb_fail(KN_E_DTYPE, "the %s must be f32, not %s", what[k], kr_dtype(kr_in(in, k)->dtype));
+    if (linear_shapes(in, 3))
+        return kb_error_status();
+    if (scale->dtype && (scale->rank != 1 || !kd_eq(in, scale->size[0], w->size[0])))
+        return kb_fail(KN_E_SHAPE, "scale %s and weight %s do not fit: the scale must be [%lld]", kr_shape(ts, scale), kr_shape(tw, w), (long long)w->size[0].v);
     return KN_OK;
 }
 

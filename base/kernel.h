@@ -10,6 +10,8 @@
 #define KB_KERNEL_H
 #include "base/infer.h"
 
+struct kb_source;                               /* base/packs.h */
+
 typedef struct kb_buf {
     void *data;                                 /* of the first element: the offset is applied */
     const kb_layout *layout;
@@ -23,6 +25,7 @@ typedef struct kb_call {
     const kb_buf *in;
     kb_buf *out;
     const int64_t *words;
+    const struct kb_source *weights;            /* of operand 1, where somebody knows that it has stayed the same for a while: it may be kept packed. Else NULL */
 } kb_call;
 
 typedef kn_status (*kb_kernel)(const kb_call *c);

@@ -216,3 +216,23 @@ kb_opcode kb_op_find(const char *name)
     need();
     return find(name, strlen(name));
 }
+
+uint64_t kb_size_mask(kb_opcode op, int n_words, const int64_t *words)
+{
+    const kb_opinfo *o = kb_op_info(op);
+    uint64_t mask = 0;
+    int at = 0;
+    for (int i = 0; i < o->n_args && at < n_words; i++) {
+        const kb_arg *a = &o->args[i];
+        if (kb_is_operand(a))
+            continue;
+        bool list = a->kind == 'I' || a->kind == 'Z';
+        int64_t n = list ? (words[at] > 0 ? words[at] : 0) : 1;
+        if (list)
+            at++;                               /* the length stays structural */
+        for (int64_t k = 0; k < n && at < 64; k++, at++)
+            if (a->kind == 'Z' || a->kind == 'z')
+                mask |= (uint64_t)1 << at;
+    }
+    return mask;
+}

@@ -41,7 +41,8 @@ enum {
     KB_F_DYNAMIC = 8,   /* the result's size depends on values: the last word is what kb_dynamic_count found */
     KB_F_COND = 16,     /* operand 0 is a condition: bool, outside promotion */
     KB_F_MASK1 = 32,    /* operand 1 is a mask: bool, outside promotion */
-    KB_F_MOVES = 64     /* between devices: a compiled module runs it between two graphs */
+    KB_F_CONTROL = 64,  /* holds regions (base/control.h): words 2 and 3 say how many results there are and whether it checks values */
+    KB_F_MOVES = 128    /* between devices: a compiled module runs it between two graphs */
 };
 
 typedef struct kb_arg {
@@ -56,7 +57,7 @@ typedef struct kb_arg {
     const char *words[6];       /* of an e */
 } kb_arg;
 
-enum { KB_MAX_ARGS = 12, KB_MAX_IN = 64, KB_MAX_OUT = 3, KB_MAX_WORDS = 48 };
+enum { KB_MAX_ARGS = 12, KB_MAX_IN = 64, KB_MAX_OUT = 8, KB_MAX_WORDS = 48 };
 
 typedef struct kb_opinfo {
     const char *name, *schema;
@@ -105,5 +106,9 @@ static inline int kb_device_of_words(const kb_opinfo *o, const int64_t *words)
     }
     return 0;
 }
+/* Results of a call. */
+static inline int kb_op_n_out(const kb_opinfo *o, const int64_t *words) { return o->flags & KB_F_CONTROL ? (int)words[2] : o->n_out; }
+/* Words that are sizes, starts or lengths: bit by word. */
+uint64_t kb_size_mask(kb_opcode op, int n_words, const int64_t *words);
 
 #endif

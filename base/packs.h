@@ -23,8 +23,13 @@ typedef struct kb_source { kb_packs *packs; uint64_t version; } kb_source;
 
 /* Counts a call; true once the contents have been the same for two. */
 bool kb_packs_steady(kb_packs *p, uint64_t version);
+/* Which form of what in the storage. */
+typedef struct kb_form { const void *data; int64_t v[6]; } kb_form;
+
 /* The packed form of g's B, which lies in the storage; NULL where there is none (budget, memory, another thread is at it). */
 const kb_gemm_packed *kb_packs_get(const kb_source *s, const kb_gemm *g);
+/* The same for a form of the caller's own: `floats` of them, made by fill; v[0] is not 0. fill gives false where memory is short. */
+const float *kb_packs_form(const kb_source *s, const kb_form *form, int64_t floats, bool (*fill)(void *arg, float *to), void *arg);
 void kb_packs_free(kb_packs *p);        /* with its storage: nobody uses it */
 
 #endif

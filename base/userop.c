@@ -1,7 +1,7 @@
 /* userop.c: the table of operators that users defined. Entries are never removed, so that ids stay valid. */
 #include "base/userop.h"
 #include "base/alloc.h"
-#include "base/error.h"
+#include "base/infer_rules.h"
 #include <pthread.h>
 #include <string.h>
 
@@ -13,6 +13,13 @@ static _Atomic(int64_t) n_ops;
 kn_status (*kb_userop_call_flat)(const kb_userop *u, const kn_op_args *a);
 
 const kb_userop *kb_userop_get(int64_t id) { return id > 0 && id <= n_ops ? ops[id] : NULL; }
+
+bool kb_op_checks(kb_opcode op, const int64_t *words)
+{
+    const kb_userop *u = op == OP_custom ? kb_userop_get(words[0]) : NULL;
+    uint32_t flags = kb_op_info(op)->flags;
+    return flags & KB_F_CHECKS && !(u && u->formula) && (!(flags & KB_F_CONTROL) || words[3]);
+}
 
 int64_t kb_userop_find(const char *name)
 {
@@ -36,7 +43,9 @@ static int64_t add_locked(const kb_userop *u)
     kb_userop *copy = kb_alloc(sizeof *copy);
     char *name = kb_strdup(u->cls.name), *signature = kb_strdup(u->cls.signature);
     char *body = u->cls.scalar_body ? kb_strdup(u->cls.scalar_body) : NULL;
-    if (!copy || !name || !signature || (u->cls.scalar_body && !body)) {
+    kb_formula *formula = u->formula ? kb_alloc(sizeof *formula) : NULL;
+    if (!copy || !name || !signature || (u->cls.scalar_body && !body) || (u->formula && !formula)) {
+        kb_free(formula);
         kb_free(copy);
         kb_free(name);
         kb_free(signature);
@@ -47,6 +56,9 @@ static int64_t add_locked(const kb_userop *u)
     copy->cls.name = name;
     copy->cls.signature = signature;
     copy->cls.scalar_body = body;
+    copy->formula = formula;
+    if (formula)
+        *formula = *u->formula;
     ops[n_ops + 1] = copy;
     return atomic_fetch_add(&n_ops, 1) + 1;
 }
@@ -75,6 +87,40 @@ static void buffers_of(const kb_userop *u, const kb_infer *in, kn_buffer *bufs, 
         bufs[k] = (kn_buffer){NULL, t->dtype, {t->rank, sizes[k]}, strides[k], numel};
         k++;
     }
+}
+
+/* A scalar body computes as pointwise operators do: in the promoted type, over shapes that broadcast; a user's infer may say what its result is stored as. */
+static kn_status infer_formula(const kb_userop *u, kb_infer *in)
+{
+    kb_type *out = &in->out[0];
+    char a[KR_TEXT], b[KR_TEXT];
+    kn_dtype d = kr_promote(in, 0, in->n_in, 0);
+    if (u->formula->floats && kb_dtype_category(d) != KB_CAT_FLOAT)
+        d = KN_F32;
+    else if (d == KN_BOOL)
+        d = KN_I64;
+    const char *undefined = kb_formula_undefined(u->formula, d);
+    if (undefined)
+        return kb_fail(KN_E_DTYPE, "%s: its scalar body uses %s, which is not defined for %s", u->cls.name, undefined, kr_dtype(d));
+    kb_dim sizes[KB_MAX_RANK];
+    int rank = u->cls.infer ? out->rank : 0;
+    memcpy(sizes, out->size, (size_t)rank * sizeof *sizes);
+    for (int k = 0; k < in->n_in; k++) {
+        if (in->in[k].weak)
+            continue;
+        kb_type before = {.rank = (int8_t)rank};
+        memcpy(before.size, sizes, (size_t)rank * sizeof *sizes);
+        if (!kr_broadcast_into(in, sizes, &rank, &in->in[k]))
+            return kb_fail(KN_E_SHAPE, "%s: %s and %s do not broadcast", u->cls.name, kr_shape(a, &before), kr_shape(b, &in->in[k]));
+    }
+    bool grew = u->cls.infer && rank != out->rank;
+    for (int i = 0; u->cls.infer && !grew && i < rank; i++)
+        grew = !kd_eq(in, sizes[i], out->size[i]);
+    if (grew)
+        return kb_fail(KN_E_SHAPE, "%s: its infer function gave %s, but its scalar body gives %s", u->cls.name, kr_shape(a, out), kr_sizes(b, rank, sizes));
+    kr_fresh(in, u->cls.infer ? out->dtype : u->formula->v[u->formula->n - 1].truth ? KN_BOOL : d, rank, sizes);
+    in->math = kb_math_type(d);
+    return KN_OK;
 }
 
 kn_status kb_userop_infer(const kb_userop *u, kb_infer *in)
@@ -117,10 +163,6 @@ kn_status kb_userop_infer(const kb_userop *u, kb_infer *in)
         *out = in->in[u->shape_rule];
     out->weak = false;
     in->math = out->dtype;
-    kb_dim stride = kd_const(1);
-    for (int d = out->rank - 1; d >= 0; d--) {
-        out->stride[d] = stride;
-        stride = kd_mul(in, stride, out->size[d]);
-    }
-    return KN_OK;
+    kr_row_major(in, out->rank, out->size, out->stride);
+    return u->formula ? infer_formula(u, in) : KN_OK;
 }

@@ -7,6 +7,7 @@
  * busy machine disturbs them least; compile time likewise, warm. */
 #include "codegen/cg.h"
 #include "codegen/emit_math.h"
+#include "codegen/object.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ static void fail(const char *sentence) { fprintf(stderr, "%s\n", sentence); }
 
 static bool open_backend(void)
 {
-    static const cg_host host = {CG_BACKEND_ABI, malloc, free, env, isa, fail};
+    static const cg_host host = {CG_BACKEND_ABI, malloc, free, env, isa, fail, cg_helper_for};
     char path[1024];
     const char *dir = getenv("KN_BACKEND_DIR");
     snprintf(path, sizeof path, "%s/kiln-llvm.so", dir && *dir ? dir : "build");
@@ -177,26 +178,33 @@ static double triad_rate(int64_t n)
     return 12.0 * (double)(n * rounds) / best(t, REPEATS) * 1e-9;
 }
 
+static cg_code *machine_code(const lp_kernel *k, const char *dump_dir, lp_fn *fn, size_t *bytes)
+{
+    void *object = backend->compile(k, dump_dir, bytes);
+    cg_code *c = object ? cg_code_load(object, *bytes, k->name, fn) : NULL;
+    free(object);
+    return c;
+}
+
 static bool run_time;           /* inner sizes aren't in the code */
 
 static void measure(lp_kernel *k, const char *label)
 {
     int64_t shape[64];
     lp_fn fn;
-    double ms[REPEATS], t[REPEATS], yard[REPEATS], wall;
+    double ms[REPEATS], t[REPEATS], yard[REPEATS];
     size_t bytes;
     int64_t rows = k->n_outer ? k->outer[0].size : 1, n = rows * k->inner.size, rounds = MOST / n;
     lp_set_ahead(k);
     k->inner.sym = run_time || !lp_wants_inner(k);
     lp_shape(k, shape);
     for (int i = 0; i < REPEATS; i++) {
-        double at = now(), wall;
-        cg_code *c = backend->compile(k, NULL, &fn, &wall, &bytes);
+        double at = now();
+        cg_code *c = machine_code(k, NULL, &fn, &bytes);
         ms[i] = now() - at;
-        if (c)
-            backend->release(c);
+        cg_code_release(c);
     }
-    cg_code *c = backend->compile(k, getenv("DUMP"), &fn, &wall, &bytes);
+    cg_code *c = machine_code(k, getenv("DUMP"), &fn, &bytes);
     if (!c)
         return;
     void *ptrs[] = {x, z, small, small + k->inner.size};
@@ -211,7 +219,7 @@ static void measure(lp_kernel *k, const char *label)
     printf("%-28s %8.3f ns/elt %7.1f GB/s %6.1f%% of triad %6.1f   compile %6.2f ms %6zu bytes\n", label,
         m / (double)(n * rounds) * 1e9, rate, 100 * rate / triads, triads,
         best(ms, REPEATS) * 1e3, bytes);
-    backend->release(c);
+    cg_code_release(c);
     lp_free(k);
 }
 

@@ -11,16 +11,23 @@
 #include "base/error.h"
 #include "build/gen/config.h"
 #include "codegen/internal.h"
+#include "codegen/object.h"
 #include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const cg_backend *backend;
 static void *object;
 static bool tried;
 static char why[1200];          /* the first failure, said again at each later question */
+static char expected[80], opened[80];   /* builds: of the file that would be opened first, of what was opened; "" unknown */
 
 static const char *env_value(const char *name)
 {
@@ -30,7 +37,7 @@ static const char *env_value(const char *name)
 
 static const char *isa_name(void) { return kb_isa_name(kb_cpu_isa()); }
 static void fail(const char *sentence) { kb_fail(KN_E_INTERNAL, "%s", sentence); }
-static const cg_host host = {CG_BACKEND_ABI, kb_alloc, kb_free, env_value, isa_name, fail};
+static const cg_host host = {CG_BACKEND_ABI, kb_alloc, kb_free, env_value, isa_name, fail, cg_helper_for};
 
 bool cg_checking(void)
 {
@@ -43,11 +50,118 @@ bool cg_checking(void)
 
 bool cg_interpreting(void) { return strcmp(kb_env(KB_ENV_KN_BACKEND), "interp") == 0; }
 
-static bool open_in(const char *dir)
+/* ---- where it is ------------------------------------------------------------------------------------------------------------------------------- */
+/* The places where it is sought, in order: the i-th as a path in `path`. False: there is no such place. */
+static bool place(int i, char *path, size_t size)
+{
+    char here[1024] = "";
+    Dl_info info;
+    if (i == 1 && dladdr((void *)&host, &info) && info.dli_fname) {
+        const char *slash = strrchr(info.dli_fname, '/');
+        if (slash)
+            snprintf(here, sizeof here, "%.*s", (int)(slash - info.dli_fname), info.dli_fname);
+    }
+    const char *dir = i == 0 ? kb_env(KB_ENV_KN_BACKEND_DIR) : i == 1 ? here : KB_BACKEND_DIR;
+    return *dir && snprintf(path, size, "%s/kiln-llvm.so", dir) < (int)size;
+}
+enum { PLACES = 3 };
+
+/* The build id in n bytes of ELF notes, in hexadecimal */
+static bool id_in_notes(const char *notes, size_t n, char *id, size_t size)
+{
+    for (size_t at = 0; at + sizeof(Elf64_Nhdr) <= n;) {
+        Elf64_Nhdr h;
+        memcpy(&h, notes + at, sizeof h);
+        size_t name = at + sizeof h, text = name + ((h.n_namesz + 3u) & ~3u), end = text + ((h.n_descsz + 3u) & ~3u);
+        if (h.n_namesz > n || h.n_descsz > n || end > n)
+            return false;
+        if (h.n_type == NT_GNU_BUILD_ID && h.n_namesz == 4 && memcmp(notes + name, "GNU", 4) == 0 && h.n_descsz >= 8 && 2 * h.n_descsz < size) {
+            for (size_t i = 0; i < h.n_descsz; i++)
+                snprintf(id + 2 * i, 3, "%02x", (unsigned char)notes[text + i]);
+            return true;
+        }
+        at = end;
+    }
+    return false;
+}
+
+static bool id_of_file(const char *path, char *id, size_t size)
+{
+    Elf64_Ehdr h;
+    Elf64_Phdr p;
+    char notes[1024];
+    int f = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    bool found = false;
+    if (f >= 0 && pread(f, &h, sizeof h, 0) == sizeof h && memcmp(h.e_ident, ELFMAG, SELFMAG) == 0 && h.e_phentsize == sizeof p)
+        for (int i = 0; i < h.e_phnum && !found; i++)
+            if (pread(f, &p, sizeof p, (off_t)(h.e_phoff + (uint64_t)i * sizeof p)) == sizeof p && p.p_type == PT_NOTE && p.p_filesz <= sizeof notes
+                && pread(f, notes, p.p_filesz, (off_t)p.p_offset) == (ssize_t)p.p_filesz)
+                found = id_in_notes(notes, p.p_filesz, id, size);
+    if (f >= 0)
+        close(f);
+    return found;
+}
+
+typedef struct question { uintptr_t address; char *id; size_t size; bool found; } question;
+
+/* The build id of the loaded object that an address lies in */
+static int look_in(struct dl_phdr_info *info, size_t size, void *data)
+{
+    question *q = data;
+    bool ours = false;
+    (void)size;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        ours |= p->p_type == PT_LOAD && q->address - (info->dlpi_addr + p->p_vaddr) < p->p_memsz;
+    }
+    for (int i = 0; i < info->dlpi_phnum && ours && !q->found; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        if (p->p_type == PT_NOTE)
+            q->found = id_in_notes((const char *)(info->dlpi_addr + p->p_vaddr), p->p_memsz, q->id, q->size);
+    }
+    return ours;
+}
+
+/* Lock held */
+static bool expected_build(void)
 {
     char path[1024];
-    if (!*dir || snprintf(path, sizeof path, "%s/kiln-llvm.so", dir) >= (int)sizeof path)
-        return false;
+    for (int i = 0; i < PLACES && !*expected; i++)
+        if (place(i, path, sizeof path) && access(path, F_OK) == 0 && !id_of_file(path, expected, sizeof expected))
+            break;
+    return *expected != 0;
+}
+
+bool cg_backend_build(char *id, size_t size)
+{
+    pthread_mutex_lock(&lock);
+    bool known = expected_build();
+    if (known)
+        snprintf(id, size, "%s", expected);
+    pthread_mutex_unlock(&lock);
+    return known;
+}
+
+bool cg_file_stamp(const char *path, char *stamp, size_t size)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && snprintf(stamp, size, "%s\n%lld %lld %ld\n", path, (long long)st.st_size, (long long)st.st_mtim.tv_sec,
+                                            st.st_mtim.tv_nsec) < (int)size;
+}
+
+bool cg_backend_stamp(char *stamp, size_t size)
+{
+    Dl_info info;
+    pthread_mutex_lock(&lock);
+    bool known = backend && expected_build() && strcmp(expected, opened) == 0 && dladdr((void *)backend->library, &info) && info.dli_fname
+        && info.dli_fname[0] == '/' && cg_file_stamp(info.dli_fname, stamp, size);
+    pthread_mutex_unlock(&lock);
+    return known;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------------------------------------------ */
+static bool open_at(const char *path)
+{
     void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         if (!*why)
@@ -61,6 +175,10 @@ static bool open_in(const char *dir)
         dlclose(so);
         return false;
     }
+    question q = {(uintptr_t)entry.p, opened, sizeof opened, false};
+    dl_iterate_phdr(look_in, &q);
+    if (!q.found)
+        opened[0] = 0;
     backend = b;
     object = so;
     return true;
@@ -68,19 +186,24 @@ static bool open_in(const char *dir)
 
 static void find(void)
 {
-    char here[1024] = "";
-    Dl_info info;
-    if (dladdr((void *)&host, &info) && info.dli_fname) {
-        snprintf(here, sizeof here, "%s", info.dli_fname);
-        char *slash = strrchr(here, '/');
-        if (slash)
-            *slash = 0;
-        else
-            here[0] = 0;
-    }
+    char path[1024];
     why[0] = 0;
-    if (!open_in(kb_env(KB_ENV_KN_BACKEND_DIR)) && !open_in(here) && !open_in(KB_BACKEND_DIR) && !*why)
+    for (int i = 0; i < PLACES && !backend; i++)
+        if (place(i, path, sizeof path))
+            open_at(path);
+    if (!backend && !*why)
         snprintf(why, sizeof why, "kiln-llvm.so was not found");
+}
+
+bool cg_backend_missing(void)
+{
+    char path[1024];
+    pthread_mutex_lock(&lock);
+    bool there = tried ? backend != NULL : false;
+    for (int i = 0; i < PLACES && !tried && !there; i++)
+        there = place(i, path, sizeof path) && access(path, R_OK) == 0;
+    pthread_mutex_unlock(&lock);
+    return !there;
 }
 
 const cg_backend *cg_backend_get(void)
@@ -109,5 +232,6 @@ void cg_backend_close(void)
     backend = NULL;
     object = NULL;
     tried = false;
+    expected[0] = opened[0] = 0;
     pthread_mutex_unlock(&lock);
 }

@@ -4,11 +4,12 @@
  *   mean      sum / n                                       var   d = x - mean; sum(d·d) / max(n - correction, 0)
  *   softmax   m = max + 0; e = exp(x - m); e / sum(e)       std   sqrt(var)
  *   log_softmax (x - m) - log(sum(e))                       logsumexp  m = max + 0, 0 where infinite; m + log(sum(exp(x - m)))
- *   layer_norm r = 1 / sqrt(var + eps); ((x - mean)·r)·w + b
+ *   layer_norm r = 1 / sqrt(var + eps); ((x - mean)·r)·w + b         batch_norm by running statistics: the same
  *
  * The maximum there is order-free (LP_RED_MAX_ANY): NaNs reach the result through exp, and + 0 fixes the sign of a zero.
  */
 #include "base/error.h"
+#include "base/userop.h"
 #include "codegen/cells.h"
 #include <string.h>
 
@@ -158,8 +159,38 @@ static int16_t operand_as(cg_cells *c, uint32_t node, int k, uint8_t type)
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------------------------------------------------- */
+/* The scalar body of a user's operator */
+static int16_t formula(cg_cells *c, uint32_t node)
+{
+    const ir_graph *g = c->f->g;
+    const kb_formula *f = kb_userop_get(ir_words(g, &g->nodes[node])[0])->formula;
+    kn_dtype type = kb_math_type(c->f->node[node].math);
+    uint8_t math = register_type(type);
+    int16_t v[KB_FORMULA_NODES];
+    for (int i = 0; i < f->n; i++) {
+        const kb_formula_node *n = &f->v[i];
+        if (n->kind == KB_FX_CONST)
+            v[i] = convert(c, constant(c, KN_F64, n->value), math);
+        else if (n->kind == KB_FX_OPERAND)
+            v[i] = operand_as(c, node, n->operand, math);
+        else if (n->kind != KB_FX_BODY)
+            v[i] = convert(c, v[n->in[0]], n->truth ? LP_PRED : math);
+        if (n->kind != KB_FX_BODY)
+            continue;
+        kn_dtype in = n->bools ? KN_BOOL : type;
+        cg_cell cell = {.kind = CELL_BODY, .body = cg_body_find(n->name, in), .math = in, .type = n->truth ? LP_PRED : math, .n_in = n->n_in,
+                        .cost = cg_body_cost(n->name, in)};
+        for (int k = 0; k < n->n_in; k++)
+            cell.in[k] = v[n->in[k]];
+        v[i] = cg_cell_add(c, cell);
+    }
+    return convert(c, v[f->n - 1], register_type(g->types[g->nodes[node].type].dtype));
+}
+
 static int16_t pointwise(cg_cells *c, uint32_t node)
 {
+    if (c->f->g->nodes[node].op == OP_custom)
+        return formula(c, node);
     const cg_fact *m = &c->f->node[node];
     cg_recipe r;
     if (!cg_recipe_of(c->f->g, node, m->math, &r))
@@ -167,8 +198,9 @@ static int16_t pointwise(cg_cells *c, uint32_t node)
     if (!r.body)
         return convert(c, operand(c, node, r.in[0]), register_type(r.out));
     const char *sig = cg_body_signature(r.body);
-    uint8_t math = register_type(m->math);
-    cg_cell cell = {.kind = CELL_BODY, .body = r.body, .math = m->math, .n_in = (int16_t)r.n, .cost = m->cost};
+    kn_dtype type = kb_math_type(m->math);
+    uint8_t math = register_type(type);
+    cg_cell cell = {.kind = CELL_BODY, .body = r.body, .math = type, .n_in = (int16_t)r.n, .cost = m->cost};
     for (int k = 0; k < r.n; k++) {
         uint8_t type = sig[k] == 'B' ? LP_PRED : math;
         cell.in[k] = ir_is(r.in[k]) ? convert(c, operand(c, node, r.in[k]), type) : constant(c, type, r.fallback[k]);
@@ -241,12 +273,13 @@ static int16_t reduction(cg_cells *c, uint32_t node)
 
 static int16_t softmax(cg_cells *c, uint32_t node)
 {
+    const ir_graph *g = c->f->g;
     uint8_t t = (uint8_t)c->f->node[node].math;
     int16_t x = operand_as(c, node, 0, t);
     int16_t d = prim(c, LP_SUB, t, x, row_max(c, x)), e = function(c, "exp", d), s = reduce(c, LP_RED_SUM, e);
-    if (c->f->g->nodes[node].op == OP_log_softmax)
-        return prim(c, LP_SUB, t, d, function(c, "log", s));
-    return prim(c, LP_DIV, t, e, s);
+    bool is_log = g->nodes[node].op == OP_log_softmax;
+    int16_t r = is_log ? prim(c, LP_SUB, t, d, function(c, "log", s)) : prim(c, LP_DIV, t, e, s);
+    return convert(c, r, register_type(g->types[g->nodes[node].type].dtype));
 }
 
 static int16_t layer_norm(cg_cells *c, uint32_t node)
@@ -264,6 +297,23 @@ static int16_t layer_norm(cg_cells *c, uint32_t node)
         v = prim(c, LP_MUL, t, v, operand_as(c, node, 1, t));
     if (n->n_in > 2 && ir_is(ir_in(g, n, 2)))
         v = prim(c, LP_ADD, t, v, operand_as(c, node, 2, t));
+    return convert(c, v, register_type(g->types[n->type].dtype));
+}
+
+static int16_t channel_norm(cg_cells *c, uint32_t node)
+{
+    const ir_graph *g = c->f->g;
+    const ir_node *n = &g->nodes[node];
+    uint8_t t = (uint8_t)c->f->node[node].math;
+    bool has_eps = n->n_in > 6 && ir_is(ir_in(g, n, 6));
+    int16_t eps = has_eps ? operand_as(c, node, 6, t) : constant(c, t, 1e-5);
+    int16_t root = prim(c, LP_SQRT, t, prim(c, LP_ADD, t, operand_as(c, node, 4, t), eps), 0);
+    int16_t v = prim(c, LP_SUB, t, operand_as(c, node, 0, t), operand_as(c, node, 3, t));
+    v = prim(c, LP_MUL, t, v, prim(c, LP_DIV, t, constant(c, t, 1), root));
+    if (ir_is(ir_in(g, n, 1)))
+        v = prim(c, LP_MUL, t, v, operand_as(c, node, 1, t));
+    if (ir_is(ir_in(g, n, 2)))
+        v = prim(c, LP_ADD, t, v, operand_as(c, node, 2, t));
     return v;
 }
 
@@ -274,6 +324,7 @@ static int16_t value_of(cg_cells *c, uint32_t node)
     case CG_REDUCE: return reduction(c, node);
     case CG_SOFTMAX: return convert(c, softmax(c, node), register_type(c->f->g->types[c->f->g->nodes[node].type].dtype));
     case CG_NORM: return convert(c, layer_norm(c, node), register_type(c->f->g->types[c->f->g->nodes[node].type].dtype));
+    case CG_CHANNEL_NORM: return channel_norm(c, node);
     case CG_SKIP: case CG_PRODUCT: case CG_EAGER: break;
     }
     return -1;

@@ -14,7 +14,7 @@
 #include "ir/ir.h"
 
 /* ---- backend: what codegen/llvm/ exports. It links neither form of libkiln; all it needs of us comes in `host` ------------------------ */
-enum { CG_BACKEND_ABI = 2 };
+enum { CG_BACKEND_ABI = 3 };
 typedef struct cg_host {
     uint32_t abi;                               /* CG_BACKEND_ABI */
     void *(*alloc)(size_t size);
@@ -22,15 +22,16 @@ typedef struct cg_host {
     const char *(*env)(const char *name);       /* value of a KN_ setting, never NULL */
     const char *(*isa)(void);                   /* "baseline", "avx2", "avx512": KN_CPU's choice, which generated code must respect too */
     void (*fail)(const char *sentence);         /* records KN_E_INTERNAL */
+    const char *(*helper)(const char *function, int operands, int type);     /* the symbol of a C library function (object.h), or NULL */
 } cg_host;
 
-typedef struct cg_code cg_code;                 /* loaded machine code of one kernel */
 typedef struct cg_backend {
     uint32_t abi;
     const char *name, *version;                 /* "llvm", "19.1.7" */
-    /* Compiles k. Any thread may call it, several at once. NULL after host->fail. dump_dir: folder for the LLVM IR and assembly, or NULL. */
-    cg_code *(*compile)(const lp_kernel *k, const char *dump_dir, lp_fn *fn, double *ms, size_t *code_bytes);
-    void (*release)(cg_code *code);             /* nobody may be running it */
+    const void *library;                        /* some address in the library that makes the code: a cache has to know which it is */
+    /* Compiles k to an ELF object of the form that object.h loads, in a block of host->alloc. Any thread may call it, several at once. NULL after
+     * host->fail. dump_dir: folder for the LLVM IR and assembly, or NULL. */
+    void *(*compile)(const lp_kernel *k, const char *dump_dir, size_t *bytes);
     void (*shutdown)(void);
 } cg_backend;
 /* The plug-in's one exported function; NULL when abi differs. */
@@ -38,16 +39,29 @@ typedef const cg_backend *(*cg_backend_open_fn)(const cg_host *host);
 #define CG_BACKEND_ENTRY "kn_backend_open"
 
 const cg_backend *cg_backend_get(void);         /* loads it at the first call; NULL where absent, with the failure recorded */
+bool cg_backend_missing(void);                  /* it was looked for, or would be, in vain. Loads nothing where its file is there */
+void cg_forget_kernels(void);                   /* frees the kernels that no program uses, and keeps the backend; for measurements */
 void cg_shutdown(void);                         /* frees kernel cache and backend; for leak checks at process end */
+void cg_fork_lock(bool take);                   /* around a fork: nobody is at the kernel cache */
+
+/* The object cache on disk (cache.c): since the process began. */
+typedef struct cg_cache_state {
+    bool on;
+    char path[1024], why[256];                  /* the folder; what keeps it from being used, or "" */
+    uint64_t hits, misses, rejected /* files that were no good */, stored, failed /* couldn't be written */, evicted, bytes_read, bytes_written;
+} cg_cache_state;
+cg_cache_state cg_cache_state_get(void);
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------ */
 typedef struct cg_program cg_program;
 
 typedef struct cg_stats {
     int ops, groups, kernels, kernels_compiled /* by the backend: had no code yet */, eager_steps, copies, products;
-    int64_t arena_bytes, output_bytes, largest_op_bytes;
+    int64_t arena_bytes, output_bytes, largest_op_bytes, scratch_bytes /* of rows that are worked on, a thread */;
     double compile_ms, codegen_ms;              /* whole, and inside the backend (all threads together) */
     double codegen_wall_ms, plan_ms;            /* the same by the clock; all else: planning, which is what known kernels cost */
+    int cache_hits, cache_misses;               /* kernels that were looked for on disk and found; and not */
+    int64_t cache_bytes;                        /* of the objects found */
 } cg_stats;
 
 typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */;
@@ -74,7 +88,7 @@ int64_t cg_output_bytes(const cg_program *p, int i);
 int cg_program_device(const cg_program *p);     /* where inputs and outputs are: kb_device_alloc's blocks */
 /* The device of all of the graph's tensors; -1 where there are several. */
 int cg_graph_device(const ir_graph *g);
-/* Whether there is a code generator for the graph's device; records why not. */
-bool cg_has_backend(const ir_graph *g);
+/* There is no code generator for the graph's device; records why. Opens the CPU's only where it is missing. */
+bool cg_has_no_backend(const ir_graph *g);
 
 #endif

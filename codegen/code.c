@@ -8,10 +8,15 @@
  * in the code too: a kernel is compiled once more when its tensors grow past the caches.
  *
  * Two threads that compile the same kernel at once both do the work, and the later one drops its own. cg_shutdown frees what no program uses.
+ *
+ * A kernel that isn't here is sought on disk (cache.c), then compiled and kept there. The code generator is opened when something has to be compiled: a process
+ * whose kernels are all on disk never loads it.
  */
 #include "base/error.h"
 #include "base/pool.h"
+#include "base/profile.h"
 #include "codegen/device_internal.h"
+#include "codegen/object.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <time.h>
@@ -70,20 +75,83 @@ static cg_kernel_entry *use(const lp_kernel *k, uint64_t form, bool *resized)
 
 static void drop(cg_kernel_entry *e)
 {
-    cg_backend_get()->release(e->code);
+    cg_code_release(e->code);
     lp_free(e->k);
     kb_free(e);
 }
 
-/* Takes k over, on failure too */
-static cg_kernel_entry *compile(const cg_backend *b, lp_kernel *k, uint64_t form, const char *dump_dir, double *ms)
+/* ---- a program's kernels: distinct ones on all threads at once ---------------------------------------------------------------------- */
+typedef struct job {
+    cg_step *step;
+    lp_kernel *k;
+    uint64_t form;
+    cg_kernel_entry *entry;
+    double ms;
+    bool sought, found;         /* on disk */
+    size_t bytes;               /* of the object found there */
+    kn_status status;
+    char text[256];
+} job;
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static cg_code *compile_code(const lp_kernel *k, const char *title, const char *dump_dir, const cg_cache_key *key, lp_fn *fn)
 {
     size_t bytes = 0;
+    const cg_backend *b = cg_backend_get();
+    void *object = b ? b->compile(k, dump_dir, &bytes) : NULL;
+    cg_code *code = object ? cg_code_load(object, bytes, title, fn) : NULL;
+    if (code && key)
+        cg_cache_put(key, object, bytes);
+    kb_free(object);
+    return code;
+}
+
+/* From disk or from the code generator. Where the dumps of a compilation are wanted, it has to be one. */
+static cg_code *make_code(job *j, const char *dump_dir, lp_fn *fn)
+{
+    char title[128];
+    cg_cache_key key;
+    cg_code *code = NULL;
+    uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
+    bool keyed = cg_cache_key_of(j->k, &key);
+    cg_kernel_title(j->k, title, sizeof title);
+    j->sought = keyed && !dump_dir;
+    void *object = j->sought ? cg_cache_get(&key, &j->bytes) : NULL;
+    if (object && !(code = cg_code_load(object, j->bytes, title, fn)))
+        cg_cache_reject(&key);
+    j->found = code != NULL;
+    kb_free(object);
+    if (!code) {
+        double begin = now_ms();
+        code = compile_code(j->k, title, dump_dir, keyed ? &key : NULL, fn);
+        j->ms = now_ms() - begin;
+    }
+    if (keyed)
+        cg_cache_key_free(&key);
+    if (start) {
+        char name[96];
+        snprintf(name, sizeof name, "%s %s", j->found ? "load" : "generate", j->k->name);
+        kb_profile_span(KB_SPAN_COMPILE, name, NULL, j->k->site, start);
+    }
+    return code;
+}
+
+/* Takes the job's kernel over, on failure too */
+static cg_kernel_entry *compile(job *j, const char *dump_dir)
+{
+    lp_kernel *k = j->k;
+    uint64_t form = j->form;
     bool resized;
     cg_kernel_entry *e = kb_calloc(1, sizeof *e);
     if (e)
         *e = (cg_kernel_entry){.form = form, .k = k, .users = 1};
-    if (!e || !(e->code = b->compile(k, dump_dir, &e->fn, ms, &bytes))) {
+    if (!e || !(e->code = make_code(j, dump_dir, &e->fn))) {
         lp_free(k);
         kb_free(e);
         return NULL;
@@ -132,29 +200,30 @@ void cg_kernel_release(cg_kernel_entry *e)
     pthread_mutex_unlock(&lock);
 }
 
-void cg_shutdown(void)
+void cg_fork_lock(bool take) { take ? pthread_mutex_lock(&lock) : pthread_mutex_unlock(&lock); }
+
+static bool sweep_all(void)
 {
     pthread_mutex_lock(&lock);
     bool in_use = sweep(UINT64_MAX);
     pthread_mutex_unlock(&lock);
-    if (!in_use)
+    return in_use;
+}
+
+void cg_forget_kernels(void) { sweep_all(); }
+
+void cg_shutdown(void)
+{
+    if (!sweep_all())
         cg_backend_close();
     kb_device_forget_ops();
     if (cg_device_code_shutdown())
         cg_device_backend_close();
+    cg_cache_forget();
 }
 
-/* ---- a program's kernels: distinct ones on all threads at once ---------------------------------------------------------------------- */
-typedef struct job {
-    cg_step *step;
-    lp_kernel *k;
-    uint64_t form;
-    cg_kernel_entry *entry;
-    double ms;
-    kn_status status;
-    char text[256];
-} job;
-typedef struct jobs { job *v; const cg_backend *backend; const char *dump_dir; } jobs;
+/* ---- all of a program's ------------------------------------------------------------------------------------------------------------------ */
+typedef struct jobs { job *v; const char *dump_dir; } jobs;
 
 static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
 {
@@ -163,7 +232,7 @@ static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
     kb_thread_get();
     for (int64_t i = begin; i < end; i++) {
         job *b = &j->v[i];
-        b->entry = compile(j->backend, b->k, b->form, j->dump_dir, &b->ms);
+        b->entry = compile(b, j->dump_dir);
         if (!b->entry) {        /* the sentence belongs to this worker's thread: carry it over */
             b->status = kb_error_status() ? kb_error_status() : KN_E_INTERNAL;
             snprintf(b->text, sizeof b->text, "%s", kb_error_text());
@@ -178,13 +247,6 @@ static void attach(cg_step *st, cg_kernel_entry *e)
     st->k = e->k;
 }
 
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 static kn_status run_all(cg_program *p, jobs *j, int n)
 {
     kn_status s = KN_OK;
@@ -197,8 +259,11 @@ static kn_status run_all(cg_program *p, jobs *j, int n)
             attach(b->step, b->entry);
         else if (s == KN_OK)
             s = kb_fail(b->status, "%s", b->text);
-        p->stats.kernels_compiled += b->entry != NULL;
+        p->stats.kernels_compiled += b->entry && !b->found;
         p->stats.codegen_ms += b->ms;
+        p->stats.cache_hits += b->found;
+        p->stats.cache_misses += b->sought && !b->found;
+        p->stats.cache_bytes += b->found ? (int64_t)b->bytes : 0;
     }
     return s;
 }
@@ -251,8 +316,8 @@ kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir)
         return interpreted(p, lowered);
     if (!p->stats.kernels)
         return KN_OK;
-    jobs j = {kb_alloc((size_t)p->n_steps * sizeof(job)), cg_backend_get(), dump_dir};
-    if (!j.v || !j.backend)
+    jobs j = {kb_alloc((size_t)p->n_steps * sizeof(job)), dump_dir};
+    if (!j.v)
         s = kb_error_status();
     for (int i = 0; i < p->n_steps && s == KN_OK; i++)
         if (p->steps[i].k)

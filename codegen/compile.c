@@ -3,6 +3,7 @@
  */
 #include "base/env.h"
 #include "base/error.h"
+#include "base/userop.h"
 #include "codegen/device_internal.h"
 #include <fenv.h>
 #include <stdio.h>
@@ -28,6 +29,9 @@ void cg_program_free(cg_program *p)
     for (int i = 0; i < p->n_steps; i++)
         if (p->steps[i].entry)
             cg_kernel_release(p->steps[i].entry);
+    for (int64_t i = 0; i < p->n_controls; i++)
+        cg_control_free(p->controls[i]);
+    kb_free(p->controls);
     for (int64_t i = 0; i < p->n_layouts; i++)
         kb_layout_release(p->layouts[i]);
     for (int64_t i = 0; i < p->n_kernels; i++)
@@ -35,6 +39,7 @@ void cg_program_free(cg_program *p)
     kb_free(p->kernels);
     kb_free(p->layouts);
     kb_free(p->text);
+    kb_free(atomic_load(&p->spans));
     kb_arena_free(&p->arena);
     kb_free(p);
 }
@@ -52,11 +57,20 @@ static void count(cg_program *p, const cg_facts *f)
     }
     for (int i = 0; i < p->n_steps; i++) {
         p->stats.eager_steps += p->steps[i].eager && !p->steps[i].device;
-        p->stats.products += p->steps[i].product != NULL;
+        p->stats.products += (p->steps[i].product != NULL) + (p->steps[i].second != NULL);
         p->stats.copies += p->steps[i].eager && !p->steps[i].device && p->steps[i].call.op == OP_clone;
+    }
+    for (int64_t i = 0; i < 2 * p->n_controls; i++) {
+        const cg_stats *s = &cg_control_program(p->controls[i / 2], (int)(i % 2))->stats;
+        p->stats.kernels += s->kernels;
+        p->stats.kernels_compiled += s->kernels_compiled;
+        p->stats.products += s->products;
+        p->stats.codegen_ms += s->codegen_ms;
+        p->stats.codegen_wall_ms += s->codegen_wall_ms;
     }
     p->stats.groups = p->n_steps;
     p->stats.arena_bytes = p->arena_bytes;
+    p->stats.scratch_bytes = p->scratch_bytes;
 }
 
 static void dump_kernels(const char *dir, const cg_groups *gs, const cg_lowered *lowered)
@@ -105,6 +119,7 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     builder b = {0};
     kn_status s = KN_E_INTERNAL;
     bool all_eager = p->device ? !cg_device_backend_get() : o && o->no_backend;
+    p->want_text = dir || (o && o->text);
     for (int i = 0; i < 4 && s == KN_E_INTERNAL; i++) {
         builder_fini(&b);
         s = group_and_lower(&b, g, p->device, all_eager, limits[i]);
@@ -119,7 +134,7 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
         p->graph = cg_device_graph_new(p);
     if (s == KN_OK) {
         count(p, &b.f);
-        p->text = dir || (o && o->text) ? cg_describe(p, &b.f) : NULL;
+        p->text = p->want_text ? cg_describe(p, &b.f) : NULL;
         if (dir && p->text)
             cg_dump(dir, "program.txt", p->text);
     }
@@ -141,7 +156,15 @@ int cg_graph_device(const ir_graph *g)
     return device == -2 ? KB_CPU : device;
 }
 
-bool cg_has_backend(const ir_graph *g) { return cg_graph_device(g) == KB_CPU ? cg_backend_get() != NULL : cg_device_backend_get() != NULL; }
+bool cg_has_no_backend(const ir_graph *g)
+{
+    if (cg_graph_device(g) != KB_CPU)
+        return !cg_device_backend_get();
+    if (!cg_backend_missing())
+        return false;
+    cg_backend_get();           /* says why */
+    return true;
+}
 
 /* The passes take their graph over, the caller keeps his. */
 static ir_graph *copy_graph(const ir_graph *g)
@@ -168,7 +191,7 @@ static bool all_used(const ir_graph *g)
 {
     for (int64_t i = 0; i < g->n_nodes; i++) {
         const ir_node *n = &g->nodes[i];
-        if (n->op < OP_COUNT && !(n->flags & IR_N_USED) && !(kb_op_info((kb_opcode)n->op)->flags & KB_F_CHECKS))
+        if (n->op < OP_COUNT && !(n->flags & IR_N_USED) && !kb_op_checks((kb_opcode)n->op, ir_words(g, n)))
             return false;
     }
     return true;
@@ -200,7 +223,7 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
     char own[1024];
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
-    ir_graph *best = improved(g);
+    ir_graph *best = cg_split(improved(g));
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {

@@ -29,7 +29,12 @@ static const char *env_value(const char *name)
 
 static const char *isa_name(void) { return kb_isa_name(kb_cpu_isa()); }
 static void fail(const char *sentence) { kb_fail(KN_E_INTERNAL, "%s", sentence); }
-static const cg_host host = {CG_BACKEND_ABI, kb_alloc, kb_free, env_value, isa_name, fail};
+static const char *no_helper(const char *function, int operands, int type)
+{
+    (void)function, (void)operands, (void)type;
+    return NULL;
+}
+static const cg_host host = {CG_BACKEND_ABI, kb_alloc, kb_free, env_value, isa_name, fail, no_helper};
 
 static bool open_in(const char *dir)
 {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/pool.h"
 #include "codegen/device_internal.h"
+#include "codegen/object.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -112,11 +113,50 @@ static kn_status load(cg_device_entry *e, const void *image, const char *name)
     return kb_cuda_check(c, kb_cu()->ModuleGetFunction(&e->function, e->module, name), "cuModuleGetFunction");
 }
 
+/* All that decides an image beside its text. */
+static void maker(char *text, size_t size, const kb_cuda *c, const cg_device_backend *b)
+{
+    snprintf(text, size, "kiln device code 1, %s %s, %s_%d", b->name, b->version, c->takes_ptx ? "compute" : "sm", c->arch);
+}
+
+/* From the object cache on disk; not where the text is to be dumped with what became of it. */
+static bool from_cache(cg_device_entry *e, const kb_cuda *c, const cg_device_backend *b, const char *name, const char *dump_dir)
+{
+    char by[96];
+    size_t bytes = 0;
+    cg_cache_key key;
+    maker(by, sizeof by, c, b);
+    if (dump_dir || !cg_cache_key_of_text(by, e->source, &key))
+        return false;
+    void *image = cg_cache_get(&key, &bytes);
+    bool good = image && load(e, image, name) == KN_OK;
+    if (image && !good)
+        cg_cache_reject(&key);
+    kb_free(image);
+    cg_cache_key_free(&key);
+    return good;
+}
+
+static kn_status compile(cg_device_entry *e, const kb_cuda *c, const cg_device_backend *b, const char *name, const char *dump_dir, double *ms)
+{
+    char by[96];
+    size_t bytes = 0;
+    cg_cache_key key;
+    void *image = b->image(e->source, name, c->arch, c->takes_ptx, dump_dir, &bytes, ms, NULL, 0);
+    kn_status s = image ? load(e, image, name) : kb_error_status();
+    maker(by, sizeof by, c, b);
+    if (s == KN_OK && cg_cache_key_of_text(by, e->source, &key)) {
+        cg_cache_put(&key, image, bytes);
+        cg_cache_key_free(&key);
+    }
+    kb_free(image);
+    return s;
+}
+
 /* Takes source over. *ms: what compiling took, 0 for text that has code. NULL after a failure. */
 static cg_device_entry *entry_of(char *source, const char *name, int device, const char *dump_dir, double *ms)
 {
     uint64_t hash = hash_of(source, device);
-    size_t bytes = 0;
     pthread_mutex_lock(&lock);
     cg_device_entry *e = find(source, hash, device);
     pthread_mutex_unlock(&lock);
@@ -133,9 +173,7 @@ static cg_device_entry *entry_of(char *source, const char *name, int device, con
         return NULL;
     }
     *e = (cg_device_entry){.hash = hash, .source = source, .device = device, .users = 1};
-    void *image = b->image(source, name, c->arch, c->takes_ptx, dump_dir, &bytes, ms, NULL, 0);
-    kn_status s = image ? load(e, image, name) : kb_error_status();
-    kb_free(image);
+    kn_status s = from_cache(e, c, b, name, dump_dir) ? KN_OK : compile(e, c, b, name, dump_dir, ms);
     if (s != KN_OK) {
         drop(e);
         return NULL;

@@ -77,7 +77,7 @@ kn_status cg_device_host_call(int device, const kb_call *c, bool write)
     if (s == KN_OK && write)
         s = kb_run_write(c->op, c->math, c->n_in, in, c->words);
     else if (s == KN_OK)
-        s = kb_run(&(kb_call){c->op, c->math, c->n_in, c->n_out, in, out, c->words});
+        s = kb_run(&(kb_call){.op = c->op, .math = c->math, .n_in = c->n_in, .n_out = c->n_out, .in = in, .out = out, .words = c->words});
     if (s == KN_OK && write)
         s = kb_device_upload(device, c->in[0].data, twins[0].data, twins[0].bytes);
     for (int k = 0; k < c->n_out && s == KN_OK && !write; k++)
@@ -329,6 +329,8 @@ static bool is_plain(const kb_call *c)
 
 kn_status kb_device_run(const kb_call *c)
 {
+    if (kb_op_info(c->op)->flags & KB_F_CONTROL)
+        return kb_fail(KN_E_UNSUPPORTED, "branches and loops of callbacks work on CPU tensors only: write the choice in C, or with kn_where");
     void *inputs[KB_MAX_IN + 1], *outputs[KB_MAX_OUT];
     int64_t scalars[KB_MAX_IN];
     int n_inputs = 0, n_scalars = 0, device = c->out[0].layout->device;

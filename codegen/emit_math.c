@@ -29,28 +29,43 @@ uint32_t cg_e3(lp_kernel *k, lp_op op, uint8_t type, uint32_t a, uint32_t b, uin
     return lp_emit(k, (lp_inst){.op = (uint16_t)op, .type = type, .a = a, .b = b, .c = c});
 }
 
+/* f16 and bf16 are formats of storage: numbers reach and leave them by way of f32, as in eager. */
+static bool is_half(uint8_t t) { return t == KN_F16 || t == KN_BF16; }
+
+static uint32_t const_f32(lp_kernel *k, float v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof v);
+    return cg_e0(k, LP_CONST, KN_F32, 0, bits);
+}
+
 uint32_t cg_const_i64(lp_kernel *k, uint8_t type, int64_t v)
 {
-    if (type == KN_F32 || type == KN_F64)
+    static const uint64_t mask[KB_DTYPE_COUNT] = {
+        [KN_BOOL] = 0xff, [KN_U8] = 0xff, [KN_I8] = 0xff, [KN_I16] = 0xffff, [KN_I32] = 0xffffffff, [KN_I64] = UINT64_MAX};
+    if (type == KN_F32)
+        return const_f32(k, (float)v);
+    if (is_half(type))
+        return cg_convert(k, const_f32(k, (float)v), type);
+    if (type == KN_F64)
         return cg_const(k, type, (double)v);
     if (type == LP_PRED) {      /* there is no constant of that type: 1 != 0 */
         uint32_t zero = cg_e0(k, LP_CONST, KN_I32, 0, 0), x = cg_e0(k, LP_CONST, KN_I32, 0, v != 0);
         return cg_e2(k, LP_NE, LP_PRED, x, zero);
     }
-    return cg_e0(k, LP_CONST, type, 0, type == KN_I32 ? (uint32_t)v : (uint64_t)v);
+    return cg_e0(k, LP_CONST, type, 0, (uint64_t)v & mask[type]);
 }
 
 uint32_t cg_const(lp_kernel *k, uint8_t type, double v)
 {
-    uint64_t bits = 0;
-    if (type == KN_F32) {
-        float f = (float)v;
-        memcpy(&bits, &f, sizeof f);
-    } else if (type == KN_F64) {
-        memcpy(&bits, &v, sizeof v);
-    } else {
+    uint64_t bits;
+    if (type == KN_F32)
+        return const_f32(k, (float)v);
+    if (is_half(type))
+        return cg_convert(k, const_f32(k, (float)v), type);
+    if (type != KN_F64)
         return cg_const_i64(k, type, (int64_t)v);
-    }
+    memcpy(&bits, &v, sizeof v);
     return cg_e0(k, LP_CONST, type, 0, bits);
 }
 
@@ -65,6 +80,8 @@ uint32_t cg_convert(lp_kernel *k, uint32_t v, uint8_t to)
         return cg_convert(k, cg_e1(k, LP_TEST, LP_PRED, v), to);
     if (to == KN_BOOL)
         return cg_e1(k, LP_MASK, KN_BOOL, cg_convert(k, v, LP_PRED));
+    if ((is_half(from) && to != KN_F32) || (is_half(to) && from != KN_F32))
+        return cg_convert(k, cg_convert(k, v, KN_F32), to);
     if (from == LP_PRED)
         return cg_e1(k, LP_MASK, to, v);
     if (to == LP_PRED)
@@ -185,7 +202,7 @@ static uint32_t int_abs(lp_kernel *k, uint32_t a) { return SEL(LT(a, cg_const(k,
 /* Integers have a NEG of their own in the table only by way of 0 - x. */
 static uint32_t int_neg(lp_kernel *k, uint32_t a) { return SUB(cg_const(k, type_of(k, a), 0), a); }
 static uint32_t int_rem(lp_kernel *k, uint32_t a, uint32_t b) { return SUB(a, MUL(DIV(a, b), b)); }
-static int width(uint8_t t) { return t == KN_I32 ? 32 : 64; }
+static int width(uint8_t t) { return 8 * (int)kb_dtype_bytes((kn_dtype)t); }
 
 #undef NEG
 #undef ABS
@@ -250,7 +267,8 @@ typedef uint32_t (*body_fn)(lp_kernel *k, uint8_t t, const uint32_t *o);
 
 struct cg_body { const char *name, *sig; char result; uint16_t types; body_fn emit; };
 #define BIT(d) (1u << (d))
-enum { T_F32 = BIT(KN_F32), T_F64 = BIT(KN_F64), T_FLT = T_F32 | T_F64, T_INT = BIT(KN_I32) | BIT(KN_I64), T_NUM = T_FLT | T_INT, T_BOOL = BIT(KN_BOOL) };
+enum { T_F32 = BIT(KN_F32), T_F64 = BIT(KN_F64), T_FLT = T_F32 | T_F64,
+       T_INT = BIT(KN_I64) | BIT(KN_I32) | BIT(KN_I16) | BIT(KN_I8) | BIT(KN_U8), T_NUM = T_FLT | T_INT, T_BOOL = BIT(KN_BOOL) };
 static const cg_body bodies[] = {
 #define KB_BODY_FLT(name, sig, res, expr) {#name, #sig, (#res)[0], T_FLT, flt_##name},
 #define KB_BODY_F32(name, sig, res, expr) {#name, #sig, (#res)[0], T_F32, f32_##name},
@@ -309,9 +327,9 @@ static int measured_cost(const cg_body *b, kn_dtype math)
 
 int cg_body_cost(const char *name, kn_dtype math)
 {
-    static int known[sizeof bodies / sizeof bodies[0]][KN_F64 + 1];     /* cost + 1; threads that race write the same */
+    static int known[sizeof bodies / sizeof bodies[0]][KB_DTYPE_COUNT];     /* cost + 1; threads that race write the same */
     const cg_body *b = cg_body_find(name, math);
-    if (!b || math > KN_F64)
+    if (!b)
         return measured_cost(b, math);
     int *at = &known[b - bodies][math], cost = __atomic_load_n(at, __ATOMIC_RELAXED);
     if (!cost) {

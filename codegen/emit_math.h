@@ -12,7 +12,7 @@ uint32_t cg_e2(lp_kernel *k, lp_op op, uint8_t type, uint32_t a, uint32_t b);
 uint32_t cg_e3(lp_kernel *k, lp_op op, uint8_t type, uint32_t a, uint32_t b, uint32_t c);
 uint32_t cg_const(lp_kernel *k, uint8_t type, double v);        /* i64 values past 2^53: cg_const_i64 */
 uint32_t cg_const_i64(lp_kernel *k, uint8_t type, int64_t v);
-uint32_t cg_convert(lp_kernel *k, uint32_t v, uint8_t to);      /* by value between LP_PRED, i32, i64, f32, f64, as eager's `to` */
+uint32_t cg_convert(lp_kernel *k, uint32_t v, uint8_t to);      /* by value, as eager's `to`: between LP_PRED and all dtypes */
 
 typedef struct cg_body cg_body;
 /* The row of bodies.def for this name and math type (KN_BOOL: the bool rows); NULL when there is none, or none that the loop IR can say. */

@@ -9,6 +9,7 @@
  */
 #include "base/error.h"
 #include "base/pool.h"
+#include "base/profile.h"
 #include "codegen/device_internal.h"
 #include <string.h>
 #if defined(__SSE2__)
@@ -22,10 +23,11 @@ typedef struct piece {
     void **ptrs;
     const int64_t *scalars;
     int64_t scratch_bytes;      /* from one worker's scratch to the next */
+    uint32_t span;              /* of a part, for the profile; 0: nobody profiles */
 } piece;
 
 /* What one run has besides its table of bases. */
-typedef struct run { const kb_source *sources; const int64_t *scalars; int threads; } run;
+typedef struct run { const kb_source *sources; const int64_t *scalars; int threads; const uint32_t *spans; } run;
 
 /* The kernel's pointers, scratch being the worker's own. */
 static void **worker_ptrs(const piece *p, int worker, void **own)
@@ -42,6 +44,7 @@ static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
 {
     const piece *p = arg;
     const cg_step *st = p->st;
+    uint64_t start = __builtin_expect(p->span != 0, 0) ? kb_profile_now() : 0;
     void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
     int64_t row0 = 0, row1 = st->rows, i0 = 0, i1 = st->inner;
     if (st->by_rows) {
@@ -55,6 +58,8 @@ static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
         st->fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
     else
         lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
+    if (__builtin_expect(p->span != 0, 0))
+        kb_profile_add(p->span, start, kb_profile_now());
 }
 
 static piece open_piece(const cg_program *p, const cg_step *st, char *const *bases, const int64_t *scalars, void **ptrs, int64_t *own)
@@ -66,7 +71,7 @@ static piece open_piece(const cg_program *p, const cg_step *st, char *const *bas
             own[s] = scalars[st->scalars[s]];
         scalars = own;
     }
-    return (piece){st, ptrs, scalars, p->scratch_bytes};
+    return (piece){st, ptrs, scalars, p->scratch_bytes, 0};
 }
 
 static void run_kernel(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
@@ -76,8 +81,11 @@ static void run_kernel(const cg_program *p, const cg_step *st, char *const *base
     piece w = open_piece(p, st, bases, r->scalars, ptrs, own);
     if (st->n_split < 2 * st->grain)
         run_piece(&w, 0, st->n_split, 0);
-    else
+    else {
+        if (r->spans)
+            w.span = r->spans[p->n_steps + (st - p->steps)];
         kb_parallel_for_most(st->n_split, st->grain, r->threads, run_piece, &w);
+    }
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------------------------ */
@@ -92,32 +100,85 @@ static void finish_rows(void *arg, int64_t row0, int64_t row1, int64_t i0, int64
         lp_interpret(p->st->k, ptrs, p->scalars, row0, row1, i0, i1);
 }
 
+/* Rows between two products: they stand in scratch, so that row row0 of the kernel is the first there. */
+static void finish_between(void *arg, int64_t row0, int64_t n, void *rows, void *worked, int64_t *lengths, int worker)
+{
+    const piece *p = arg;
+    const cg_step *st = p->st;
+    void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
+    int64_t before = row0 * st->inner * (int64_t)sizeof(float);
+    (void)lengths;
+    if (ptrs != own)
+        memcpy(own, ptrs, (size_t)st->n_ptrs * sizeof *own);
+    for (int b = 0; b < st->n_ptrs; b++)
+        if (st->ptrs[b].slot == CG_SLOT_ROWS && !st->scratch[b])
+            own[b] = (void *)((uintptr_t)(st->ptrs[b].offset ? worked : rows) - (uintptr_t)before);
+    if (st->fn)
+        st->fn(own, p->scalars, st->shape, row0, row0 + n, 0, st->inner);
+    else
+        lp_interpret(st->k, own, p->scalars, row0, row0 + n, 0, st->inner);
+}
+
 static void *at(char *const *bases, cg_place p) { return bases[p.slot] + p.offset; }
 
-static kn_status run_product(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+static kn_status run_convolution(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
 {
     const cg_product *q = st->product;
-    kb_gemm g = q->gemm;
+    kb_conv c = q->conv;
     void *ptrs[CG_MAX_BUFFERS];
     int64_t own[32];
     piece w;
+    c.x = at(bases, q->a);
+    c.w = at(bases, q->b);
+    c.y = at(bases, q->c);
+    c.bias = q->bias.slot == CG_SLOT_NULL ? NULL : at(bases, q->bias);
+    c.weights = q->source >= 0 && r->sources && r->sources[q->source].packs ? &r->sources[q->source] : NULL;
+    c.most = r->threads;
+    if (st->k) {
+        w = open_piece(p, st, bases, r->scalars, ptrs, own);
+        c.finish = finish_rows;
+        c.arg = &w;
+        c.whole_rows = q->whole_rows;
+    }
+    return kb_conv_f32(&c) ? KN_OK : kb_error_status();
+}
+
+/* A prepared product with its pointers. */
+static kb_gemm opened(const cg_product *q, char *const *bases, const run *r)
+{
+    kb_gemm g = q->gemm;
     g.a = at(bases, q->a);
     g.b = at(bases, q->b);
     g.c = at(bases, q->c);
     g.bias = q->bias.slot == CG_SLOT_NULL ? NULL : at(bases, q->bias);
     if (q->source >= 0 && r->sources && r->sources[q->source].packs)
         g.packed = kb_packs_get(&r->sources[q->source], &g);
+    return g;
+}
+
+static kn_status run_product(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    if (st->product->is_conv)
+        return run_convolution(p, st, bases, r);
+    kb_gemm g = opened(st->product, bases, r);
+    void *ptrs[CG_MAX_BUFFERS];
+    int64_t own[32];
+    piece w;
     if (st->k) {
         w = open_piece(p, st, bases, r->scalars, ptrs, own);
         g.finish = finish_rows;
         g.arg = &w;
-        g.whole_rows = q->whole_rows;
+        g.whole_rows = st->product->whole_rows;
         g.most = r->threads;
     }
-    return kb_gemm_f32(&g) ? KN_OK : kb_error_status();
+    if (!st->second)
+        return kb_gemm_f32(&g) ? KN_OK : kb_error_status();
+    g.finish = NULL;
+    kb_gemm_chain c = {.type = KN_F32, .first = g, .second = opened(st->second, bases, r), .between = finish_between, .apart = st->apart, .arg = &w, .most = r->threads};
+    return kb_gemm_chain_run(&c) ? KN_OK : kb_error_status();
 }
 
-static kn_status run_eager(const cg_step *st, char *const *bases)
+static kn_status run_eager(const cg_step *st, char *const *bases, const run *r)
 {
     kb_buf bufs[KB_MAX_IN + KB_MAX_OUT];
     int n = st->call.n_in + st->call.n_out;
@@ -130,24 +191,35 @@ static kn_status run_eager(const cg_step *st, char *const *bases)
     kb_call c = st->call;
     c.in = bufs;
     c.out = bufs + c.n_in;
-    return kb_run(&c);
+    return st->control ? cg_control_run(st->control, &c, r->sources) : kb_run(&c);
+}
+
+static kn_status run_step(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    if (st->eager)
+        return run_eager(st, bases, r);
+    if (st->product)
+        return run_product(p, st, bases, r);
+    run_kernel(p, st, bases, r);
+    return KN_OK;
 }
 
 static kn_status run_steps(const cg_program *p, char *const *bases, const run *r, bool *wrote)
 {
-    for (int i = 0; i < p->n_steps; i++) {
+    kn_status s = KN_OK;
+    for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
         const cg_step *st = &p->steps[i];
         if (st->writes_input)
             *wrote = true;
-        if (!st->eager && !st->product) {
-            run_kernel(p, st, bases, r);
+        if (__builtin_expect(r->spans != NULL, 0)) {
+            uint64_t start = kb_profile_now();
+            s = run_step(p, st, bases, r);
+            kb_profile_add(r->spans[i], start, kb_profile_now());
             continue;
         }
-        kn_status s = st->eager ? run_eager(st, bases) : run_product(p, st, bases, r);
-        if (s != KN_OK)
-            return s;
+        s = run_step(p, st, bases, r);
     }
-    return KN_OK;
+    return s;
 }
 
 static kn_status run_default(const cg_program *p, char *const *bases, const run *r, bool *wrote)
@@ -172,7 +244,9 @@ static void free_outputs(const cg_program *p, void **outputs, int n)
     }
 }
 
-kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void **outputs, bool *wrote)
+/* given: blocks for the outputs; NULL: they are allocated, into `outputs`. */
+static kn_status run_program(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void *const *given, void **outputs,
+                             bool *wrote)
 {
     char small[STACK_ARENA] __attribute__((aligned(64)));
     char *few[STACK_BASES], **bases = few, *arena = small;
@@ -192,10 +266,13 @@ kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source 
     bases[CG_SLOT_ARENA] = arena;
     bases[CG_SLOT_CONSTS] = (char *)p->consts;
     bases[CG_SLOT_SCALARS] = (char *)scalars;
+    bases[CG_SLOT_ROWS] = small;                /* never followed: see finish_between */
     for (int i = 0; i < p->n_inputs; i++)
         bases[CG_SLOT_INPUT + i] = inputs[i];
     int made = 0;
-    for (; s == KN_OK && made < p->n_outputs; made++) {
+    for (int i = 0; given && i < p->n_outputs; i++)
+        bases[CG_SLOT_INPUT + p->n_inputs + i] = given[i];
+    for (; s == KN_OK && !given && made < p->n_outputs; made++) {
         outputs[made] = kb_data_alloc((size_t)p->output_bytes[made]);
         bases[CG_SLOT_INPUT + p->n_inputs + made] = outputs[made];
         if (!outputs[made]) {
@@ -204,14 +281,25 @@ kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source 
         }
     }
     if (s == KN_OK)
-        s = run_default(p, bases, &(run){sources, scalars, threads}, wrote);
-    if (s != KN_OK)
+        s = run_default(p, bases, &(run){sources, scalars, threads, kb_profile_on() ? cg_profile_steps(p) : NULL}, wrote);
+    if (s != KN_OK && !given)
         free_outputs(p, outputs, made);
     if (arena_bytes > STACK_ARENA && arena)
         kb_data_free(arena, arena_bytes);
     if (bases != few)
         kb_free(bases);
     return s;
+}
+
+kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void **outputs, bool *wrote)
+{
+    return run_program(p, inputs, sources, scalars, NULL, outputs, wrote);
+}
+
+kn_status cg_run_into(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void *const *outputs)
+{
+    bool wrote;
+    return run_program(p, inputs, sources, scalars, outputs, NULL, &wrote);
 }
 
 kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs)

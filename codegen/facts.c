@@ -3,13 +3,14 @@
  * ORDER. A node depends on the last writer of each storage that it reads; a write depends on the last writer of its storage and on all that have
  * read it since. Inputs of one alias class are one storage here. A fresh result is the first write of its own storage.
  *
- * KIND. What can be part of a generated kernel: pointwise ops with a body, in bool, i32, i64, f32 or f64; copies that views make; writes whose target is
- * no operand seen through another map; reductions over trailing axes; softmax and layer_norm over trailing axes. The rest is CG_EAGER, empty tensors
- * included. CG_PRODUCT is a call of the matrix product, prepared.
+ * KIND. What can be part of a generated kernel: pointwise ops with a body, in every dtype; copies that views make; writes whose target is no operand seen
+ * through another map; reductions over trailing axes; softmax and layer_norm over trailing axes; batch_norm in evaluation. The rest is CG_EAGER, empty
+ * tensors included. CG_PRODUCT is a call of the matrix product or of a convolution, prepared.
  */
 #include "base/body.h"
 #include "base/device.h"
 #include "base/error.h"
+#include "base/userop.h"
 #include "codegen/internal.h"
 #include <stdio.h>
 #include <string.h>
@@ -36,8 +37,7 @@ kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type 
     return kb_infer_run(in);
 }
 
-static bool computes(kn_dtype d) { return d == KN_BOOL || d == KN_I32 || d == KN_I64 || d == KN_F32 || d == KN_F64; }
-static bool is_float(kn_dtype d) { return d == KN_F32 || d == KN_F64; }
+static bool is_float(kn_dtype d) { return kb_dtype_category(d) == KB_CAT_FLOAT; }
 
 /* cg_body_find, remembered; threads that race write the same */
 static const cg_body *body_row(kb_body_id body, kn_dtype math)
@@ -82,21 +82,10 @@ bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r)
 }
 
 /* ---- kinds ---------------------------------------------------------------------------------------------------------------------- */
-/* Types that kernels of a device read and, but for narrow integers, write; arithmetic is in the math type, results are rounded once. */
 static bool is_half(kn_dtype d) { return d == KN_F16 || d == KN_BF16; }
-static bool reads(kn_dtype d, bool on_device) { return computes(d) || (on_device && (is_half(d) || d == KN_U8 || d == KN_I8 || d == KN_I16)); }
-static bool writes(kn_dtype d, bool on_device) { return computes(d) || (on_device && is_half(d)); }
-
-static bool dtypes_compute(const cg_facts *f, const ir_node *n)
-{
-    for (int k = 0; k < n->n_in; k++)
-        if (ir_is(ir_in(f->g, n, k)) && !reads(ir_type(f->g, ir_in(f->g, n, k))->dtype, f->device != KB_CPU))
-            return false;
-    return writes(f->g->types[n->type].dtype, f->device != KB_CPU);
-}
 
 /* The reduced part when `dims` (a word list; empty or -1: all) is a run of trailing axes of x, else 0. */
-static int64_t trailing(const kb_type *x, const int64_t *list)
+int64_t cg_trailing(const kb_type *x, const int64_t *list)
 {
     unsigned mask = 0;
     int64_t inner = 1;
@@ -119,9 +108,9 @@ static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, bool on_devic
     bool logic = op == OP_all || op == OP_any;
     if (op == OP_argmax || op == OP_argmin || (!logic && in == KN_BOOL && (op == OP_amax || op == OP_amin)))
         return CG_EAGER;
-    if (!logic && out != f->math && !(on_device && is_half(out) && f->math == KN_F32))
+    if (!logic && kb_math_type(out) != f->math)
         return CG_EAGER;
-    f->inner = trailing(x, ir_words(g, n));
+    f->inner = cg_trailing(x, ir_words(g, n));
     f->numel = cg_numel(x);
     /* One row of a huge tensor: the eager kernel splits it among threads, a row here is one thread's. */
     if (f->inner == 0 || (!on_device && f->numel / f->inner < 4 && f->inner > 1 << 16))
@@ -156,6 +145,32 @@ static cg_kind composite_kind(const ir_graph *g, const ir_node *n, bool on_devic
     return CG_SOFTMAX;
 }
 
+/* batch_norm by running statistics of which nobody wants new ones. */
+static bool is_channel_norm(const ir_graph *g, uint32_t at, cg_fact *f)
+{
+    const ir_node *n = &g->nodes[at];
+    const kb_type *x = ir_type(g, ir_in(g, n, 0));
+    if (n->op != OP_batch_norm || ir_words(g, n)[0] || n->n_in < 5 || !ir_is(ir_in(g, n, 4)) || (x->dtype != KN_F32 && x->dtype != KN_F64) || f->numel == 0)
+        return false;
+    for (int k = 1; k < 5; k++)
+        if (ir_is(ir_in(g, n, k)) && ir_type(g, ir_in(g, n, k))->dtype != x->dtype)
+            return false;
+    for (int64_t i = at + 1; i < g->n_nodes; i++) {
+        bool projects = g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == at;
+        for (int64_t o = 0; projects && o < g->n_outputs; o++)
+            if (g->outputs[o].i - 1 == i)
+                return false;
+        if (projects && g->nodes[i].flags & IR_N_USED)
+            return false;
+    }
+    f->math = x->dtype;
+    f->inner = x->rank > 2 ? 1 : 0;
+    for (int d = 2; d < x->rank; d++)
+        f->inner *= x->size[d].v;
+    f->cost = f->inner ? 6 : 14;
+    return true;
+}
+
 static bool is_one(const ir_graph *g, ir_ref r)
 {
     if (!ir_is(r))
@@ -183,6 +198,27 @@ static bool is_product(const ir_graph *g, const ir_node *n, cg_fact *f)
     return true;
 }
 
+/* A convolution that needs no conversion and no copy. */
+static bool is_convolution(const ir_graph *g, const ir_node *n, cg_fact *f)
+{
+    const kb_type *t = &g->types[n->type];
+    if (!kb_conv_is((kb_opcode)n->op))
+        return false;
+    for (int k = 0; k < n->n_in; k++) {
+        const kb_type *x = ir_is(ir_in(g, n, k)) ? ir_type(g, ir_in(g, n, k)) : NULL;
+        int64_t stride = 1;
+        if (x && (x->dtype != KN_F32 || cg_is_weak(g, ir_in(g, n, k))))
+            return false;
+        for (int d = x ? x->rank - 1 : -1; d >= 0; stride *= x->size[d--].v)
+            if (x->stride[d].v != stride)
+                return false;
+    }
+    f->inner = 1;
+    for (int d = n->op == OP_conv1d || n->op == OP_conv_transpose1d ? 1 : 2; d > 0; d--)
+        f->inner *= t->size[t->rank - d].v;
+    return t->dtype == KN_F32;
+}
+
 /* A write whose operands see its storage otherwise than the target does takes copies: the eager door does that. */
 static bool write_is_clean(const cg_facts *f, const ir_graph *g, uint32_t at)
 {
@@ -206,6 +242,25 @@ static bool write_is_clean(const cg_facts *f, const ir_graph *g, uint32_t at)
     return true;
 }
 
+/* A user's operator: generated where it has a scalar body whose rows the loop IR can say. */
+static cg_kind custom_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
+{
+    const kb_userop *u = kb_userop_get(ir_words(g, n)[0]);
+    if (!u || !u->formula)
+        return CG_EAGER;
+    f->cost = 1;
+    for (int i = 0; i < u->formula->n; i++) {
+        const kb_formula_node *v = &u->formula->v[i];
+        if (v->kind != KB_FX_BODY)
+            continue;
+        kn_dtype math = v->bools ? KN_BOOL : kb_math_type(f->math);
+        if (!cg_body_find(v->name, math))
+            return CG_EAGER;
+        f->cost += cg_body_cost(v->name, math);
+    }
+    return f->cost > CG_MAX_COST / 2 ? CG_EAGER : CG_POINT;
+}
+
 static cg_kind kind_of(cg_facts *f, uint32_t at)
 {
     const ir_graph *g = f->g;
@@ -219,10 +274,12 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
         return CG_SKIP;
     const kb_type *domain = copies ? ir_type(g, ir_in(g, n, 0)) : &g->types[n->type];
     me->numel = cg_numel(domain);
-    if (f->all_eager || info->n_out > 1 || me->numel == 0 || !dtypes_compute(f, n) || !computes(me->math))
+    if (!f->all_eager && is_channel_norm(g, at, me))
+        return CG_CHANNEL_NORM;
+    if (f->all_eager || info->n_out > 1 || me->numel == 0)
         return CG_EAGER;
     cg_recipe r;
-    if (is_product(g, n, me))
+    if (is_product(g, n, me) || (!f->device && is_convolution(g, n, me)))      /* a device has kernels of its own for these */
         return CG_PRODUCT;
     if (copies)
         return me->cost = 1, CG_COPY;
@@ -231,6 +288,8 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
             return CG_EAGER;
         return info->cls == KB_REDUCTION ? reduction_kind(g, n, f->device != KB_CPU, me) : composite_kind(g, n, f->device != KB_CPU, me);
     }
+    if (n->op == OP_custom)
+        return custom_kind(g, n, me);
     if (info->cls != KB_POINTWISE && info->cls != KB_WRITE && n->op != OP_full)
         return CG_EAGER;
     if (!cg_recipe_of(g, at, me->math, &r) || (info->cls == KB_WRITE && !write_is_clean(f, g, at)))
@@ -304,7 +363,7 @@ static kn_status note_all(cg_facts *f, trail *trails)
     for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++) {
         const ir_node *n = &g->nodes[i];
         cg_fact *me = &f->node[i];
-        me->group = me->writer = CG_NONE32;
+        me->group = me->writer = me->sink = CG_NONE32;
         if (n->op == IR_PROJ) {         /* its storage is written by the operator */
             me->writer = f->node[ir_in(g, n, 0).i - 1].writer;
             trails[me->hazard].writer = me->writer;

@@ -8,11 +8,13 @@
  *   acyclic     no way leads from one group through others to the other
  *   worthwhile  bytes are saved and code stays small
  *
- * Last, a group that reads a product's result in the product's own rows is attached to it: the two are one step.
+ * Last, a group that reads a product's result in the product's own rows is attached to it: the two are one step. So is a second product that takes what
+ * the group makes of them (attention; chain.c). Copies of results into another order fall away where the operator can write in that order (sink.c).
  *
  * Nothing is computed twice by this file; lower.c recomputes cheap values between the phases of a kernel.
  */
 #include "base/error.h"
+#include "base/userop.h"
 #include "codegen/internal.h"
 #include <string.h>
 
@@ -127,7 +129,7 @@ static bool few_rounds(const cg_facts *f, const set *s)
     for (int i = 0; i < s->n; i++) {
         const ir_node *n = &f->g->nodes[s->nodes[i]];
         bool one = n->op == OP_sum || n->op == OP_prod || n->op == OP_amax || n->op == OP_amin || n->op == OP_all || n->op == OP_any || n->op == OP_mean;
-        int own = !f->node[s->nodes[i]].inner ? 0 : one ? 1 : 2, before = 0;
+        int own = !f->node[s->nodes[i]].inner || f->node[s->nodes[i]].kind == CG_CHANNEL_NORM ? 0 : one ? 1 : 2, before = 0;
         for (int k = 0; k < n->n_in; k++)
             for (int j = 0; j < i; j++)
                 if (s->nodes[j] == f->src[n->in + (uint32_t)k] && rounds[j] > before)
@@ -148,7 +150,11 @@ typedef struct walk {
 
 static int32_t first_member(const cg_group *g) { return g->product >= 0 && g->product < g->nodes[0] ? g->product : g->nodes[0]; }
 
-static int32_t last_member(const cg_group *g) { return g->nodes[g->n - 1] > g->product ? g->nodes[g->n - 1] : g->product; }
+static int32_t last_member(const cg_group *g)
+{
+    int32_t last = g->nodes[g->n - 1] > g->product ? g->nodes[g->n - 1] : g->product;
+    return last > g->second ? last : g->second;
+}
 
 /* The group comes (by 1) or goes (by -1) */
 static void span(walk *w, const cg_group *g, int by)
@@ -232,7 +238,7 @@ static kn_status start(cg_facts *f, cg_groups *gs)
         *one = (int32_t)i;
         f->node[i].group = (int32_t)gs->n;
         set s = {.nodes = {(int32_t)i}, .n = 1};
-        cg_group g = {.nodes = one, .n = 1, .product = -1, .fused = f->node[i].kind != CG_EAGER && f->node[i].kind != CG_PRODUCT, .cost = f->node[i].cost};
+        cg_group g = {.nodes = one, .n = 1, .product = -1, .second = -1, .fused = f->node[i].kind != CG_EAGER && f->node[i].kind != CG_PRODUCT, .cost = f->node[i].cost};
         bool plain = f->node[i].kind == CG_POINT && f->g->types[f->g->nodes[i].type].rank <= LP_MAX_OUTER;   /* writes fresh storage only */
         if (g.fused && !plain && !legal(f, &s)) {           /* alone it can't be generated */
             g.fused = false;
@@ -340,6 +346,43 @@ static void attach_products(cg_facts *f, cg_groups *gs, walk *w)
     }
 }
 
+/* A product whose A is what a group makes of another product's rows: all three are one step. */
+static void attach_seconds(cg_facts *f, cg_groups *gs, walk *w)
+{
+    const ir_graph *g = f->g;
+    for (int32_t i = 0; i < (int32_t)g->n_nodes; i++) {
+        if (f->node[i].kind != CG_PRODUCT || gs->v[f->node[i].group].fused)
+            continue;
+        const ir_node *n = &g->nodes[i];
+        int32_t maker = f->src[n->in + (n->op == OP_addmm)], own = f->node[i].group;
+        if (maker < 0 || f->node[maker].group == own)
+            continue;
+        cg_group *first = &gs->v[f->node[maker].group];
+        if (first->product < 0 || first->second >= 0 || !cg_chain_legal(f, first, i) || !cg_chain_pays(f, first, i)
+            || !acyclic(f, gs, w, f->node[maker].group, own))
+            continue;
+        span(w, first, -1);
+        first->second = i;
+        span(w, first, 1);
+        gs->v[own].dead = true;
+        f->node[i].group = f->node[maker].group;
+    }
+}
+
+/* Copies that the makers of their operands can do without. */
+static void attach_sinks(cg_facts *f, cg_groups *gs)
+{
+    const ir_graph *g = f->g;
+    for (int32_t i = 0; i < (int32_t)g->n_nodes; i++) {
+        int32_t own = f->node[i].group, maker = f->node[i].kind == CG_COPY ? f->src[g->nodes[i].in] : -1;
+        if (maker < 0 || !cg_sink_legal(f, &gs->v[f->node[maker].group], &gs->v[own], maker, i))
+            continue;
+        f->node[maker].sink = i;
+        f->node[i].group = f->node[maker].group;
+        gs->v[own].dead = true;
+    }
+}
+
 kn_status cg_fuse(cg_facts *f, cg_groups *gs)
 {
     kn_status s = start(f, gs);
@@ -354,6 +397,10 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs)
         merge_chains(f, gs, &w);
         merge_siblings(f, gs, &w, last);
         attach_products(f, gs, &w);
+        if (!f->device) {       /* rows of a device's product are nobody's cache to be met in, and its kernels write row-major */
+            attach_seconds(f, gs, &w);
+            attach_sinks(f, gs);
+        }
     }
     kb_free(last);
     kb_free(w.stack);
@@ -380,7 +427,7 @@ bool cg_is_stored(const cg_facts *f, int32_t group, uint32_t node)
         return true;
     for (int32_t at = f->reads[root]; at >= 0; at = f->next_read[at]) {
         int32_t reader = f->reader[at];
-        if (reader > (int32_t)node && f->node[reader].group >= 0 && f->node[reader].group != group)
+        if (reader > (int32_t)node && f->node[reader].group >= 0 && (f->node[reader].group != group || f->node[reader].kind == CG_PRODUCT))
             return true;
     }
     return false;
@@ -399,7 +446,8 @@ static bool writes_input(const cg_facts *f, const cg_group *g)
 
 static bool checks(const cg_facts *f, const cg_group *g)
 {
-    return !g->fused && (kb_op_info((kb_opcode)f->g->nodes[g->nodes[0]].op)->flags & KB_F_CHECKS);
+    const ir_node *n = &f->g->nodes[g->nodes[0]];
+    return !g->fused && kb_op_checks((kb_opcode)n->op, ir_words(f->g, n));
 }
 
 static bool is_ready(const cg_facts *f, const cg_group *g, int32_t self, const uint8_t *done)

@@ -5,7 +5,11 @@
  */
 #ifndef CG_INTERNAL_H
 #define CG_INTERNAL_H
+#include "base/conv.h"
+#include "base/gemm.h"
 #include "base/kernel.h"
+#include <stdatomic.h>
+#include "base/text.h"
 #include "codegen/cg.h"
 #include "codegen/emit_math.h"
 
@@ -20,18 +24,20 @@ typedef enum cg_kind {
     CG_REDUCE,          /* over trailing axes */
     CG_SOFTMAX,         /* softmax, log_softmax over the last axis */
     CG_NORM,            /* layer_norm */
-    CG_PRODUCT,         /* matmul, linear and their like in f32 */
+    CG_CHANNEL_NORM,    /* batch_norm in evaluation; inner: a plane, one channel's */
+    CG_PRODUCT,         /* matmul, linear and their like, convolutions, in f32 */
     CG_EAGER            /* a call of the eager kernel */
 } cg_kind;
 
 typedef struct cg_fact {
     uint8_t kind;
     kn_dtype math;
-    int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none), of a product: columns */
+    int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none), of a product: columns (of a convolution: places) */
     int32_t group;
     int32_t writer;             /* the node that gives this value: itself, or for a projection its operator; -1 for inputs and scalars */
     uint32_t home;              /* the node whose address this value's lies behind: an input, or a fresh result (its own, or its view's base) */
     uint32_t hazard;            /* for ordering: as home, but one node for all inputs of an alias class */
+    int32_t sink;               /* the copy in whose place and order the result is written; -1 */
     int32_t first_dep, n_deps;  /* in deps: nodes that must have run */
     int cost;
 } cg_fact;
@@ -56,6 +62,8 @@ void cg_facts_fini(cg_facts *f);
 kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type *types);  /* types: KB_MAX_IN of them */
 static inline bool cg_is_weak(const ir_graph *g, ir_ref r) { uint16_t op = ir_get(g, r)->op; return op == IR_SCALAR || op == IR_CONST; }
 int64_t cg_numel(const kb_type *t);
+int64_t cg_trailing(const kb_type *x, const int64_t *dims);     /* elements reduced to one, if these are trailing axes; else 0 */
+ir_graph *cg_split(ir_graph *g);    /* split.c: long rows that are reduced, in chunks. Takes g over */
 
 /* How a pointwise node is computed: a row of bodies.def and which operands it takes, or a plain conversion (body NULL). */
 typedef struct cg_recipe {
@@ -104,19 +112,29 @@ typedef struct cg_group {
     int32_t *nodes;             /* ascending */
     int n;
     int32_t product;            /* fused with this product: works on its rows as they are finished; -1: none */
+    int32_t second;             /* with a product: what becomes of its rows is the A of this one, and stays in the cache (chain.c); -1: none */
     bool fused, dead /* merged into another */;
     int cost;
 } cg_group;
 
-/* Its members, the product included. */
-static inline int cg_members(const cg_group *g) { return g->n + (g->product >= 0); }
-static inline int32_t cg_member(const cg_group *g, int i) { return i < g->n ? g->nodes[i] : g->product; }
+/* Its members, the products included. */
+static inline int cg_members(const cg_group *g) { return g->n + (g->product >= 0) + (g->second >= 0); }
+static inline int32_t cg_member(const cg_group *g, int i) { return i < g->n ? g->nodes[i] : i == g->n ? g->product : g->second; }
 
 typedef struct cg_groups {
     cg_group *v;        int64_t n, cap;
     int32_t *order;     int64_t n_order;    /* live groups as they run */
 } cg_groups;
 
+/* chain.c: can a product take its A from the rows that the group, which follows a product, makes of that one's? And is it worth it? */
+bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second);
+bool cg_chain_pays(const cg_facts *f, const cg_group *g, int32_t second);
+/* The product that a node is, as far as its layouts tell. False where it is none. */
+bool cg_gemm_of_node(const cg_facts *f, int32_t node, const kb_type *result /* NULL: row-major */, kb_gemm *out);
+bool cg_same_rows(const kb_gemm *first, const kb_gemm *second);
+/* sink.c: may the operator, last of its group, write its result where the copy of it would? Then `t` is the type that it writes. */
+bool cg_sink_legal(const cg_facts *f, const cg_group *maker, const cg_group *copies, int32_t node, int32_t copy);
+bool cg_sink_type(const cg_facts *f, int32_t node, int32_t copy, kb_type *t);
 kn_status cg_fuse(cg_facts *f, cg_groups *gs);
 kn_status cg_order(cg_facts *f, cg_groups *gs);
 void cg_groups_fini(cg_groups *gs);
@@ -140,9 +158,11 @@ kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by
 /* Where a pointer comes from: a slot of the run's table of bases, plus bytes. */
 typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
 
-/* A prepared product. */
+/* A prepared product, or convolution of a by b. */
 typedef struct cg_product {
+    bool is_conv;
     kb_gemm gemm;               /* all but its pointers */
+    kb_conv conv;               /* likewise */
     cg_place a, b, c, bias;     /* bias: CG_SLOT_NULL where there is none */
     bool whole_rows;            /* the kernel that follows takes them so */
     int32_t source;             /* the input that holds b and that the program doesn't write; -1 */
@@ -152,10 +172,23 @@ typedef struct cg_device_step cg_device_step;       /* device_internal.h */
 typedef struct cg_device_graph cg_device_graph;     /* device_graph.c */
 typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; code.c */
 
+/* The regions of a control operator as programs (control.c) */
+typedef struct cg_control cg_control;
+cg_control *cg_control_new(const int64_t *words, bool all_eager, bool text);    /* NULL after a failure */
+void cg_control_free(cg_control *r);            /* NULL: nothing */
+const struct cg_program *cg_control_program(const cg_control *r, int which);
+bool cg_control_wants_source(const cg_control *r, int operand);     /* of the operator: packed forms of it would be used */
+void cg_control_set_source(cg_control *r, int operand, int32_t input);
+kn_status cg_control_run(const cg_control *r, const kb_call *call, const kb_source *sources);
+/* Runs p into blocks that the caller has: nothing of p writes an input. */
+kn_status cg_run_into(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void *const *outputs);
+
 /* An eager call, a product, a kernel, or a product with a kernel on its rows */
 typedef struct cg_step {
     bool eager;                 /* an operator as a whole: its eager kernel, or on a device its own code where `device` is set */
-    const cg_product *product;
+    const cg_product *product, *second;
+    bool apart;                 /* of two products: the kernel between them reads the first's rows after it has stored some of the second's */
+    const cg_control *control;                  /* of an eager call that chooses between programs */
     bool writes_input;          /* storage older than the run */
     /* a kernel, where k is set */
     cg_device_step *device;     /* code of a device's program; NULL: of the CPU's, or an eager call */
@@ -177,10 +210,12 @@ typedef struct cg_step {
     kb_buf *bufs;               /* operands, then results, of the call; data patched in a copy */
     cg_place *places;
     uint32_t node;              /* first node, for printing */
+    const char *path, *site;    /* where it comes from: module path and source; NULL unknown */
     int32_t group;
 } cg_step;
 
-enum { CG_SLOT_NULL = 0, CG_SLOT_ARENA = 1, CG_SLOT_CONSTS = 2, CG_SLOT_SCALARS = 3, CG_SLOT_INPUT = 4 };   /* then inputs, then outputs */
+enum { CG_SLOT_NULL = 0, CG_SLOT_ARENA = 1, CG_SLOT_CONSTS = 2, CG_SLOT_SCALARS = 3,
+    CG_SLOT_ROWS = 4 /* scratch between two products; offset 1: the second's A */, CG_SLOT_INPUT = 5 /* then inputs, then outputs */ };
 
 struct cg_program {
     kb_arena arena;
@@ -195,17 +230,28 @@ struct cg_program {
     int64_t check_at;           /* of a device: where in the arena operators say that a value was out of range */
     double *consts;
     bool *packs;                /* by input; NULL: nowhere */
+    cg_control **controls;      int64_t n_controls, cap_controls;
+    bool want_text;
     int max_bufs;
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
     cg_stats stats;
     char *text;
+    _Atomic(uint32_t *) spans;  /* steps, then pieces of steps, as the profiler numbers them; made when first profiled */
     lp_kernel **kernels;        int64_t n_kernels, cap_kernels;     /* interpreted ones */
 };
 
+const uint32_t *cg_profile_steps(const cg_program *p);      /* NULL when memory is short */
 kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered /* by group */);
 void cg_program_fini_steps(cg_program *p);
 
 /* code.c: every kernel step gets its code, from the cache of equal kernels or from the backend. Takes kernels out of lowered. */
+/* backend.c: builds, as the object cache knows them. */
+bool cg_backend_build(char *id, size_t size);       /* of the code generator that would be opened, or is, without loading it; false: none has one */
+bool cg_backend_stamp(char *stamp, size_t size);    /* of the library behind the open one; false: it isn't what cg_backend_build names */
+bool cg_file_stamp(const char *path, char *stamp, size_t size);    /* "path\nsize seconds nanoseconds\n" */
+/* cache_key.c: the parts of a key. False: there can be no cache. */
+bool cg_cache_identity(kb_text *t);
+void cg_cache_put_kernel(kb_text *t, const lp_kernel *k);
 kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir);
 void cg_kernel_release(cg_kernel_entry *e);
 bool cg_checking(void);         /* debug builds, KN_CHECK: graphs and kernels are verified on their way */

@@ -179,6 +179,9 @@ static uint64_t buffer_form(const lp_buffer *b, int n_outer)
     return form;
 }
 
+bool lp_is_huge(const lp_kernel *k) { return huge(k); }
+uint64_t lp_buffer_form(const lp_kernel *k, int64_t b) { return buffer_form(&k->buffers[b], k->n_outer); }
+
 uint64_t lp_form(const lp_kernel *k)
 {
     uint64_t h = mix((uint64_t)k->n_outer, huge(k));
@@ -286,6 +289,8 @@ static bool visible(const lp_kernel *k, uint32_t v, int64_t i)
     return k->insts[v].op != LP_REDUCE || from < at;
 }
 
+static bool is_half(uint8_t t) { return t == KN_F16 || t == KN_BF16; }
+
 static kn_status check_types(const lp_kernel *k, int64_t at)
 {
     const lp_inst *i = &k->insts[at];
@@ -301,16 +306,18 @@ static kn_status check_types(const lp_kernel *k, int64_t at)
     case LP_TEST:
         return a == KN_BOOL && i->type == LP_PRED ? KN_OK : bad(k, at, "TEST takes a bool byte");
     case LP_MASK:
-        return a == LP_PRED && i->type != LP_PRED ? KN_OK : bad(k, at, "MASK takes a predicate");
+        return a == LP_PRED && i->type != LP_PRED && !is_half(i->type) ? KN_OK : bad(k, at, "MASK takes a predicate");
     case LP_BITS:
         return kb_dtype_bytes((kn_dtype)a) == kb_dtype_bytes((kn_dtype)i->type) ? KN_OK : bad(k, at, "BITS changes the width");
     case LP_REDUCE:
-        if (i->imm.bits > LP_RED_OR || (i->imm.bits >= LP_RED_AND) != (a == LP_PRED) || a != i->type)
+        if (i->imm.bits > LP_RED_OR || (i->imm.bits >= LP_RED_AND) != (a == LP_PRED) || a != i->type || is_half(a))
             return bad(k, at, "the reduction does not fit its value");
         return KN_OK;
     case LP_PAND: case LP_POR: case LP_PNOT:
         return a == LP_PRED && (n < 2 || b == LP_PRED) ? KN_OK : bad(k, at, "operands must be predicates");
     case LP_CVT:
+        if ((is_half(a) && i->type != KN_F32) || (is_half(i->type) && a != KN_F32))
+            return bad(k, at, "f16 and bf16 convert from and to f32");
         return a != LP_PRED && a != KN_BOOL && i->type != LP_PRED && i->type != KN_BOOL ? KN_OK : bad(k, at, "CVT is for numbers");
     case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RINT: case LP_FLOOR:
     case LP_CEIL: case LP_TRUNC: case LP_COPYSIGN: case LP_LT: case LP_LE: case LP_GT: case LP_GE: case LP_EQ: case LP_NE: case LP_AND: case LP_OR:
@@ -322,6 +329,8 @@ static kn_status check_types(const lp_kernel *k, int64_t at)
         return bad(k, at, "operands of different types");
     if (n > 0 && (a == LP_PRED || a == KN_BOOL))
         return bad(k, at, "arithmetic on a predicate");
+    if (is_half(n > 0 ? a : i->type))
+        return bad(k, at, "f16 and bf16 are loaded, stored, selected and converted only");
     if ((rules[i->op] == RULE_V && n > 0 && i->type != a) || (rules[i->op] == RULE_P && i->type != LP_PRED))
         return bad(k, at, "the result's type is wrong");
     return KN_OK;

@@ -69,6 +69,7 @@ typedef struct lp_buffer {
 
 typedef struct lp_kernel {
     char name[64];                  /* for people: "k3_layer_norm_add"; not part of equality */
+    char site[48];                  /* "model.c:41", where it comes from, or empty; neither */
     kb_arena arena;
     int n_outer;
     lp_dim outer[LP_MAX_OUTER];     /* outermost first; adjacent dimensions already collapsed where strides allow */
@@ -94,6 +95,8 @@ bool lp_equal(const lp_kernel *a, const lp_kernel *b);
 bool lp_same_form(const lp_kernel *a, const lp_kernel *b);
 uint64_t lp_form(const lp_kernel *k);
 bool lp_same_hints(const lp_kernel *a, const lp_kernel *b);
+bool lp_is_huge(const lp_kernel *k);            /* positions along the row don't fit 32 bits */
+uint64_t lp_buffer_form(const lp_kernel *k, int64_t b);     /* what the code of a buffer's accesses depends on, but for offset and hints */
 bool lp_reduces(const lp_kernel *k);            /* whole rows at a time: reductions, or several phases */
 bool lp_wants_inner(const lp_kernel *k);        /* code for a known inner size would be faster */
 void lp_set_ahead(lp_kernel *k);                /* the hints of buffers that are read, from their sizes */

@@ -65,7 +65,7 @@ static int64_t i_arith(lp_op op, int64_t a, int64_t b, int width)
     if (op == LP_ADD) return (int64_t)(u + w);
     if (op == LP_SUB) return (int64_t)(u - w);
     if (op == LP_MUL) return (int64_t)(u * w);
-    if (op == LP_DIV) return b == 0 ? 0 : b == -1 ? (int64_t)(0 - u) : a / b;
+    if (op == LP_DIV) return b == 0 ? 0 : b == -1 ? (int64_t)(0 - u) : a / b;       /* an unsigned type's values are never -1 here */
     if (op == LP_NEG) return (int64_t)(0 - u);
     if (op == LP_ABS) return a < 0 ? (int64_t)(0 - u) : a;
     if (op == LP_AND) return a & b;
@@ -73,8 +73,22 @@ static int64_t i_arith(lp_op op, int64_t a, int64_t b, int width)
     if (op == LP_XOR) return a ^ b;
     if (op == LP_SHL) return (int64_t)(u << s);
     if (op == LP_SHR) return a >> s;
-    if (op == LP_USHR) return (int64_t)((width == 32 ? u & 0xffffffffu : u) >> s);
+    if (op == LP_USHR) return (int64_t)((width < 64 ? u & ((1ull << width) - 1) : u) >> s);
     return a;
+}
+
+/* An integer's value in 64 bits, and a value cut to its type */
+static int64_t wide(uint8_t t, cell a)
+{
+    return t == KN_I64 ? a.l : t == KN_I32 ? a.i : t == KN_I16 ? (int16_t)a.bits : t == KN_I8 ? (int8_t)a.bits : (uint8_t)a.bits;
+}
+
+static cell cut(uint8_t t, int64_t v)
+{
+    cell r = {.bits = 0};
+    size_t bytes = kb_dtype_bytes((kn_dtype)t);
+    r.bits = bytes == 8 ? (uint64_t)v : (uint64_t)v & ((1ull << 8 * bytes) - 1);
+    return r;
 }
 
 static cell arith(lp_op op, uint8_t t, cell a, cell b, cell c)
@@ -84,10 +98,8 @@ static cell arith(lp_op op, uint8_t t, cell a, cell b, cell c)
         r.f = f_arith(op, a.f, b.f, c.f);
     else if (t == KN_F64)
         r.d = d_arith(op, a.d, b.d, c.d);
-    else if (t == KN_I32)
-        r.i = (int32_t)i_arith(op, a.i, b.i, 32);
     else
-        r.l = i_arith(op, a.l, b.l, 64);
+        r = cut(t, i_arith(op, wide(t, a), wide(t, b), 8 * (int)kb_dtype_bytes((kn_dtype)t)));
     return r;
 }
 
@@ -97,28 +109,60 @@ static bool compare(lp_op op, uint8_t t, cell a, cell b)
 {
     if (t == KN_F32) return COMPARE(a.f, b.f);
     if (t == KN_F64) return COMPARE(a.d, b.d);
-    if (t == KN_I32) return COMPARE(a.i, b.i);
-    return COMPARE(a.l, b.l);
+    return COMPARE(wide(t, a), wide(t, b));
 }
 
 /* Saturating; NaN gives 0. */
 static int64_t to_i64(double d) { return d >= 0x1p63 ? INT64_MAX : d >= -0x1p63 ? (int64_t)d : d < 0 ? INT64_MIN : 0; }
-static int32_t to_i32(double d) { return d >= 0x1p31 ? INT32_MAX : d >= -0x1p31 ? (int32_t)d : d < 0 ? INT32_MIN : 0; }
+
+static int64_t saturate(uint8_t t, double d)
+{
+    if (t == KN_I64)
+        return to_i64(d);
+    int64_t top = t == KN_U8 ? 255 : (1ll << (8 * kb_dtype_bytes((kn_dtype)t) - 1)) - 1, low = t == KN_U8 ? 0 : -top - 1;
+    return d >= (double)top ? top : d >= (double)low ? (int64_t)d : d < 0 ? low : 0;
+}
+
+/* f16 and bf16: the value is a multiple of a step, which depends on its exponent; rounding to a multiple is exact in double. */
+static double half_value(uint8_t t, uint16_t u)
+{
+    int fraction = t == KN_F16 ? 10 : 7, bias = t == KN_F16 ? 15 : 127, e = (u & 0x7fff) >> fraction, top = (1 << (15 - fraction)) - 1;
+    double f = u & ((1u << fraction) - 1);
+    double v = e == top ? (f != 0 ? NAN : INFINITY) : e ? ldexp(f + (1 << fraction), e - bias - fraction) : ldexp(f, 1 - bias - fraction);
+    return u & 0x8000 ? -v : v;
+}
+
+static uint16_t to_half(uint8_t t, float x)
+{
+    int fraction = t == KN_F16 ? 10 : 7, bias = t == KN_F16 ? 15 : 127, e = -bias;
+    uint16_t sign = signbit(x) ? 0x8000 : 0, inf = t == KN_F16 ? 0x7c00 : 0x7f80;
+    double a = fabs((double)x);
+    if (isnan(x))
+        return (uint16_t)(sign | inf | 1 << (fraction - 1));
+    if (a != 0 && !isinf(x))
+        frexp(a, &e);
+    int at = e - 1 < 1 - bias ? 1 - bias : e - 1;                   /* exponent of the step's binade */
+    double steps = isinf(x) ? INFINITY : rint(ldexp(a, fraction - at));
+    if (steps >= ldexp(1, bias + 1 - at + fraction))
+        return sign | inf;
+    /* a normal number's leading 1 adds itself to the exponent field */
+    return (uint16_t)(sign | (((unsigned)(at + bias - 1) << fraction) + (unsigned)steps));
+}
 
 static cell convert(uint8_t from, uint8_t to, cell a)
 {
     cell r = {.bits = 0};
-    bool integer = from == KN_I32 || from == KN_I64;
-    int64_t l = from == KN_I32 ? a.i : a.l;
-    double d = from == KN_F32 ? (double)a.f : a.d;
+    bool half = from == KN_F16 || from == KN_BF16, integer = from != KN_F32 && from != KN_F64 && !half;
+    int64_t l = integer ? wide(from, a) : 0;
+    double d = half ? half_value(from, (uint16_t)a.bits) : from == KN_F32 ? (double)a.f : a.d;
     if (to == KN_F32)
-        r.f = integer ? (float)l : from == KN_F32 ? a.f : (float)a.d;
+        r.f = integer ? (float)l : from == KN_F32 ? a.f : (float)d;
     else if (to == KN_F64)
         r.d = integer ? (double)l : d;
-    else if (to == KN_I32)
-        r.i = integer ? (int32_t)l : to_i32(d);
+    else if (to == KN_F16 || to == KN_BF16)
+        r.bits = to_half(to, a.f);
     else
-        r.l = integer ? l : to_i64(d);
+        r = cut(to, integer ? l : saturate(to, d));
     return r;
 }
 

@@ -7,93 +7,70 @@
  *     %1 = REDUCE max_any %0 : f32
  */
 #include "codegen/loop.h"
-#include "base/error.h"
-#include <stdarg.h>
-#include <stdio.h>
+#include "base/text.h"
 #include <string.h>
-
-typedef struct text { char *s; int64_t n, cap; bool failed; } text;
-
-static void put(text *t, const char *format, ...)
-{
-    char line[256];
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    if (n >= (int)sizeof line)
-        n = sizeof line - 1;
-    for (int i = 0; i < n; i++)
-        if (!KB_PUSH(&t->s, &t->n, &t->cap, line[i]))
-            t->failed = true;
-}
 
 static const char *type_name(uint8_t t) { return t == LP_PRED ? "pred" : kb_dtypes[t].name; }
 
-static void print_const(text *t, const lp_inst *i)
+static void print_const(kb_text *t, const lp_inst *i)
 {
     if (i->type == KN_F64) {
-        put(t, " %.17g", i->imm.f);
+        kb_put(t, " %.17g", i->imm.f);
     } else if (i->type == KN_F32) {
         uint32_t bits = (uint32_t)i->imm.bits;
         float f;
         memcpy(&f, &bits, sizeof f);
-        put(t, " %.9g", (double)f);
+        kb_put(t, " %.9g", (double)f);
     } else {
-        put(t, " %lld", i->type == KN_I32 ? (long long)(int32_t)i->imm.bits : (long long)i->imm.bits);
+        uint64_t u = i->imm.bits;
+        kb_put(t, " %lld", i->type == KN_I32 ? (long long)(int32_t)u : i->type == KN_I16 ? (int16_t)u : i->type == KN_I8 ? (int8_t)u : (long long)u);
     }
 }
 
-static void print_inst(text *t, const lp_kernel *k, int64_t at)
+static void print_inst(kb_text *t, const lp_kernel *k, int64_t at)
 {
     static const char *const kinds[] = {"sum", "prod", "max", "min", "max_any", "min_any", "and", "or"};
     const lp_inst *i = &k->insts[at];
     uint32_t operand[3] = {i->a, i->b, i->c};
-    put(t, "    %%%lld = %s", (long long)at, lp_op_names[i->op]);
+    kb_put(t, "    %%%lld = %s", (long long)at, lp_op_names[i->op]);
     if (i->op == LP_REDUCE)
-        put(t, " %s", i->imm.bits < 8 ? kinds[i->imm.bits] : "?");
+        kb_put(t, " %s", i->imm.bits < 8 ? kinds[i->imm.bits] : "?");
     if (i->op == LP_CALL1 || i->op == LP_CALL2)
-        put(t, " %s", i->imm.name);
+        kb_put(t, " %s", i->imm.name);
     for (int o = 0; o < lp_op_operands[i->op]; o++)
-        put(t, "%s%%%u", o ? ", " : " ", operand[o]);
+        kb_put(t, "%s%%%u", o ? ", " : " ", operand[o]);
     if (i->op == LP_CONST)
         print_const(t, i);
     else if (i->op == LP_LOAD)
-        put(t, " b%u", i->a);
+        kb_put(t, " b%u", i->a);
     else if (i->op == LP_STORE)
-        put(t, " -> b%u", i->b);
+        kb_put(t, " -> b%u", i->b);
     else if (i->op == LP_SCALAR || i->op == LP_INDEX)
-        put(t, " %u", i->a);
+        kb_put(t, " %u", i->a);
     else if (i->op == LP_SIZE)
-        put(t, " less %lld", (long long)i->imm.bits);
-    put(t, " : %s\n", type_name(i->type));
+        kb_put(t, " less %lld", (long long)i->imm.bits);
+    kb_put(t, " : %s\n", type_name(i->type));
 }
 
 char *lp_print(const lp_kernel *k)
 {
-    text t = {0};
-    put(&t, "kernel %s rows [", k->name);
+    kb_text t = {0};
+    kb_put(&t, "kernel %s rows [", k->name);
     for (int d = 0; d < k->n_outer; d++)
-        put(&t, "%s%lld", d ? ", " : "", (long long)k->outer[d].size);
-    put(&t, "] inner %lld%s scalars %d\n", (long long)k->inner.size, k->inner.sym ? " (run time)" : "", k->n_scalars);
+        kb_put(&t, "%s%lld", d ? ", " : "", (long long)k->outer[d].size);
+    kb_put(&t, "] inner %lld%s scalars %d\n", (long long)k->inner.size, k->inner.sym ? " (run time)" : "", k->n_scalars);
     for (int64_t b = 0; b < k->n_buffers; b++) {
         const lp_buffer *f = &k->buffers[b];
-        put(&t, "  b%lld: %s%s%s%s%s offset %lld strides [", (long long)b, kb_dtypes[f->dtype].name, f->read ? " read" : "", f->written ? " written" : "",
+        kb_put(&t, "  b%lld: %s%s%s%s%s offset %lld strides [", (long long)b, kb_dtypes[f->dtype].name, f->read ? " read" : "", f->written ? " written" : "",
             f->streaming ? " streaming" : "", f->ahead ? " ahead" : "", (long long)f->offset);
         for (int d = 0; d < k->n_outer; d++)
-            put(&t, "%s%lld", d ? ", " : "", (long long)f->stride[d]);
-        put(&t, "] inner %lld\n", (long long)f->inner_stride);
+            kb_put(&t, "%s%lld", d ? ", " : "", (long long)f->stride[d]);
+        kb_put(&t, "] inner %lld\n", (long long)f->inner_stride);
     }
     for (int p = 0; p < k->n_phases; p++) {
-        put(&t, "  phase %d %s\n", p, k->phases[p].kind == LP_ROW ? "row" : "map");
+        kb_put(&t, "  phase %d %s\n", p, k->phases[p].kind == LP_ROW ? "row" : "map");
         for (int64_t i = k->phases[p].first; i < (int64_t)k->phases[p].first + k->phases[p].n; i++)
             print_inst(&t, k, i);
     }
-    if (!KB_PUSH(&t.s, &t.n, &t.cap, '\0'))
-        t.failed = true;
-    if (t.failed) {
-        kb_free(t.s);
-        return NULL;
-    }
-    return t.s;
+    return kb_text_take(&t);
 }

@@ -141,7 +141,7 @@ static uint32_t constant(lp_kernel *k, const cg_cell *v, uint8_t to)
 
 static uint32_t scalar(lp_kernel *k, const cg_cell *v, uint8_t to)
 {
-    uint8_t as = to == LP_PRED ? (v->type == KN_F64 ? KN_F64 : KN_I64) : to;
+    uint8_t as = to == LP_PRED ? (v->type == KN_F64 ? KN_F64 : KN_I64) : (uint8_t)kb_math_type((kn_dtype)to);
     return cg_convert(k, cg_e0(k, LP_SCALAR, as, (uint32_t)v->scalar, 0), to);
 }
 
@@ -300,6 +300,11 @@ static void name_kernel(lowering *l, int32_t number)
         s[at++] = '_';
         memcpy(s + at, op, n + 1);
         at += n;
+    }
+    for (int i = 0; i < g->n && !l->k->site[0]; i++) {
+        const char *site = l->c.f->g->provs[l->c.f->g->nodes[g->nodes[i]].prov].site, *slash = site ? strrchr(site, '/') : NULL;
+        if (site)
+            snprintf(l->k->site, sizeof l->k->site, "%s", slash ? slash + 1 : site);
     }
 }
 

@@ -23,6 +23,7 @@ typedef struct planner {
     int64_t n_live;
     uint32_t shares;            /* of this step: the storage that its product is written to first; UINT32_MAX: none */
     int32_t *born;              /* by step: the first storage that it is the first to touch, -1 */
+    uint8_t *written;           /* by node: an operator writes to what has it as its hazard */
 } planner;
 
 /* ---- lifetimes ------------------------------------------------------------------------------------------------------------------ */
@@ -34,6 +35,13 @@ static void use(planner *pl, uint32_t root, int32_t step)
     l->last = step;
 }
 
+/* The storage that an operator's first result is written to */
+static uint32_t result_of(const planner *pl, uint32_t node)
+{
+    int32_t sink = pl->f->node[node].sink;
+    return pl->f->node[sink >= 0 ? (uint32_t)sink : node].home;
+}
+
 static void use_call(planner *pl, int32_t node, int32_t step)
 {
     const ir_graph *ir = pl->f->g;
@@ -41,8 +49,9 @@ static void use_call(planner *pl, int32_t node, int32_t step)
     for (int k = 0; k < n->n_in; k++)
         if (ir_is(ir_in(ir, n, k)) && !cg_is_weak(ir, ir_in(ir, n, k)))
             use(pl, pl->f->node[ir_in(ir, n, k).i - 1].home, step);
-    use(pl, pl->f->node[node].home, step);
-    for (int64_t i = node + 1; i < ir->n_nodes && kb_op_info((kb_opcode)n->op)->n_out > 1; i++)
+    use(pl, result_of(pl, (uint32_t)node), step);
+    bool several = kb_op_n_out(kb_op_info((kb_opcode)n->op), ir_words(ir, n)) > 1;
+    for (int64_t i = node + 1; i < ir->n_nodes && several; i++)
         if (ir->nodes[i].op == IR_PROJ && (int32_t)ir_in(ir, &ir->nodes[i], 0).i - 1 == node)
             use(pl, ir->nodes[i].root, step);
 }
@@ -56,6 +65,8 @@ static void use_group(planner *pl, int32_t group, int32_t step)
             use(pl, w->root[b], step);
     if (!g->fused || g->product >= 0)
         use_call(pl, g->fused ? g->product : g->nodes[0], step);
+    if (g->second >= 0)
+        use_call(pl, g->second, step);
 }
 
 static kn_status set_outputs(planner *pl)
@@ -85,8 +96,11 @@ static kn_status set_outputs(planner *pl)
 static void set_lives(planner *pl)
 {
     const ir_graph *g = pl->f->g;
-    for (int64_t i = 0; i < g->n_nodes; i++)
+    for (int64_t i = 0; i < g->n_nodes; i++) {
         pl->lives[i] = (life){.first = -1, .last = -1};
+        if (g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)g->nodes[i].op)->cls == KB_WRITE)
+            pl->written[pl->f->node[i].hazard] = 1;
+    }
     for (int64_t i = 0; i < g->n_inputs; i++)
         pl->lives[g->inputs[i].i - 1].slot = CG_SLOT_INPUT + (int32_t)i;
     for (int64_t s = 0; s < pl->gs->n_order; s++)
@@ -159,8 +173,8 @@ static bool reads_as_operand(const cg_facts *f, int32_t product, uint32_t root)
  * written to must be nobody's. */
 static bool may_take_over(const planner *pl, const cg_group *g, uint32_t from, uint32_t root)
 {
-    if (g->product < 0)
-        return true;
+    if (g->product < 0 || g->second >= 0)
+        return g->second < 0;
     uint32_t c = pl->f->node[g->product].home;
     return root != c && root != pl->shares && from != c && !reads_as_operand(pl->f, g->product, from);
 }
@@ -219,6 +233,27 @@ static uint32_t share_result(const planner *pl, const cg_group *g, const cg_lowe
     return UINT32_MAX;
 }
 
+/* The storage that a second product's A is; UINT32_MAX: there is none */
+static uint32_t between_of(const planner *pl, const cg_group *g)
+{
+    const ir_graph *ir = pl->f->g;
+    return g->second < 0 ? UINT32_MAX : pl->f->node[ir_in(ir, &ir->nodes[g->second], ir->nodes[g->second].op == OP_addmm).i - 1].home;
+}
+
+/* What stands between two products: in scratch rows, one memory where the kernel allows it. */
+static void place_between(planner *pl, const cg_group *g, const cg_lowered *w)
+{
+    uint32_t c = pl->f->node[g->product].home, made = between_of(pl, g);
+    int from = -1, to = -1;
+    for (int b = 0; b < (int)w->k->n_buffers; b++) {
+        from = w->root[b] == c ? b : from;
+        to = w->root[b] == made ? b : to;
+    }
+    bool apart = from >= 0 && to >= 0 && from != to && !read_before(w->k, (uint32_t)from, (uint32_t)to);
+    pl->lives[c].slot = pl->lives[made].slot = CG_SLOT_ROWS;
+    pl->lives[made].offset = apart;
+}
+
 static void plan_memory(planner *pl)
 {
     for (int32_t s = 0; s < (int32_t)pl->gs->n_order; s++)
@@ -233,7 +268,9 @@ static void plan_memory(planner *pl)
         const cg_group *g = &pl->gs->v[group];
         const cg_lowered *w = &pl->lowered[group];
         uint32_t c = g->product >= 0 ? pl->f->node[g->product].home : UINT32_MAX;
-        pl->shares = g->product >= 0 ? share_result(pl, g, w, s) : UINT32_MAX;
+        pl->shares = g->product >= 0 && g->second < 0 ? share_result(pl, g, w, s) : UINT32_MAX;
+        if (g->second >= 0)
+            place_between(pl, g, w);
         for (int32_t i = pl->born[s]; i >= 0; i = pl->lives[i].next)
             if (!pl->lives[i].slot && !(pl->shares != UINT32_MAX && (uint32_t)i == c) && (!g->fused || !take_over(pl, g, w, (uint32_t)i, s)))
                 place_block(pl, (uint32_t)i);
@@ -253,7 +290,7 @@ static void plan_memory(planner *pl)
 static cg_place place_of(const planner *pl, uint32_t root, int64_t bytes)
 {
     const life *l = &pl->lives[root];
-    return (cg_place){l->slot, bytes + (l->slot == CG_SLOT_ARENA ? l->offset : 0)};
+    return (cg_place){l->slot, bytes + (l->slot == CG_SLOT_ARENA || l->slot == CG_SLOT_ROWS ? l->offset : 0)};
 }
 
 /* What is split among threads, and from which size on: work is counted in instructions, memory traffic included; a piece is some microseconds. */
@@ -344,7 +381,10 @@ static kn_status eager_operand(planner *pl, ir_ref r, kb_buf *buf, cg_place *pla
 static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *t, kb_buf *buf, cg_place *place)
 {
     const ir_graph *g = pl->f->g;
-    uint32_t root = k == 0 ? pl->f->node[node].home : UINT32_MAX;
+    uint32_t root = k == 0 ? result_of(pl, node) : UINT32_MAX;
+    kb_type strided;
+    if (k == 0 && pl->f->node[node].sink >= 0 && cg_sink_type(pl->f, (int32_t)node, pl->f->node[node].sink, &strided))
+        t = &strided;
     for (int64_t i = node + 1; k && i < g->n_nodes; i++)
         if (g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == node && g->nodes[i].attr == (uint32_t)k)
             root = g->nodes[i].root;
@@ -381,13 +421,37 @@ static kn_status eager_call(planner *pl, cg_step *st, uint32_t node, int n_out, 
     return s;
 }
 
+static bool is_written(const planner *pl, ir_ref r) { return pl->written[pl->f->node[r.i - 1].hazard]; }
+
+/* The step's regions become programs; weights that they multiply with and that nobody writes are packed as the graph's own are. */
+static kn_status plan_control(planner *pl, cg_step *st)
+{
+    cg_program *p = pl->p;
+    cg_control *r = cg_control_new(st->call.words, pl->f->all_eager, p->want_text);
+    if (!r || !KB_PUSH(&p->controls, &p->n_controls, &p->cap_controls, r)) {
+        cg_control_free(r);
+        return kb_error_status();
+    }
+    st->control = r;
+    for (int k = 0; k < st->call.n_in; k++) {
+        ir_ref x = ir_in(pl->f->g, &pl->f->g->nodes[st->node], k);
+        if (!cg_control_wants_source(r, k) || !is_input(p, st->places[k]) || is_written(pl, x))
+            continue;
+        if (!p->packs && !(p->packs = kb_arena_alloc(&p->arena, (size_t)p->n_inputs * sizeof *p->packs)))
+            return kb_error_status();
+        p->packs[st->places[k].slot - CG_SLOT_INPUT] = true;
+        cg_control_set_source(r, k, st->places[k].slot - CG_SLOT_INPUT);
+    }
+    return KN_OK;
+}
+
 static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 {
     const ir_graph *g = pl->f->g;
     const ir_node *n = &g->nodes[node];
     kb_type types[KB_MAX_IN];
     kb_infer in;
-    int n_out = kb_op_info((kb_opcode)n->op)->n_out;
+    int n_out = kb_op_n_out(kb_op_info((kb_opcode)n->op), ir_words(g, n));
     const kb_type *out = &g->types[n->type];
     kn_status s = KN_OK;
     if (n_out > 1) {                    /* the types of further results are known by inference only */
@@ -411,23 +475,23 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;
     s = eager_call(pl, st, node, n_out, out);
+    if (s == KN_OK && kb_is_control(st->call.op))
+        s = plan_control(pl, st);
     st->writes_input |= st->write && is_input(pl->p, st->places[0]);
     return s;
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------------------------ */
 /* The input that a product's B is, all of the time: a weight. -1 where it is none, or the graph writes it, or it has a form for each item of a batch. */
-static int32_t weight_of(const planner *pl, const kb_gemm *g, ir_ref b, cg_place at)
+static int32_t weight_of(const planner *pl, const cg_product *r, ir_ref b, cg_place at)
 {
-    const cg_facts *f = pl->f;
-    if (pl->p->device || !is_input(pl->p, at) || g->n < 2)
+    if (pl->p->device || !is_input(pl->p, at) || (!r->is_conv && r->gemm.n < 2))
         return -1;
-    for (int d = 0; d < g->batch_rank; d++)
-        if (g->b_batch[d])
+    for (int d = 0; d < r->gemm.batch_rank; d++)
+        if (r->gemm.b_batch[d])
             return -1;
-    for (int64_t i = 0; i < f->g->n_nodes; i++)
-        if (f->g->nodes[i].op < OP_COUNT && kb_op_info((kb_opcode)f->g->nodes[i].op)->cls == KB_WRITE && f->node[i].hazard == f->node[b.i - 1].hazard)
-            return -1;
+    if (is_written(pl, b))
+        return -1;
     return at.slot - CG_SLOT_INPUT;
 }
 
@@ -443,13 +507,14 @@ static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
         return kb_error_status();
     c.in = st->bufs;
     c.out = st->bufs + c.n_in;
-    if (!kb_gemm_of_call(&r->gemm, &c))
+    r->is_conv = kb_conv_is(c.op);
+    if (r->is_conv ? !kb_conv_of_call(&r->conv, &c) : !kb_gemm_of_call(&r->gemm, &c))
         return kb_fail(KN_E_INTERNAL, "a call of %s is no product", ir_op_name(g->nodes[node].op));
     r->a = st->places[a];
     r->b = st->places[a + 1];
     r->c = st->places[c.n_in];
     r->bias = bias < c.n_in && c.op != OP_matmul && c.op != OP_bmm ? st->places[bias] : (cg_place){CG_SLOT_NULL, 0};
-    r->source = weight_of(pl, &r->gemm, ir_in(g, &g->nodes[node], a + 1), r->b);
+    r->source = weight_of(pl, r, ir_in(g, &g->nodes[node], a + 1), r->b);
     if (r->source >= 0 && !p->packs && !(p->packs = kb_arena_alloc(&p->arena, (size_t)p->n_inputs * sizeof *p->packs)))
         return kb_error_status();
     if (r->source >= 0)
@@ -471,7 +536,31 @@ static kn_status step_of(planner *pl, cg_step *st, const cg_group *g)
     if (!g->fused)
         return pl->f->node[st->node].kind == CG_PRODUCT ? product_step(pl, st, g->nodes[0]) : eager_step(pl, st, st->node);
     kn_status s = kernel_step(pl, st, st->group);
-    return s == KN_OK && g->product >= 0 ? product_step(pl, st, g->product) : s;
+    if (s == KN_OK && g->product >= 0)
+        s = product_step(pl, st, g->product);
+    if (s != KN_OK || g->second < 0)
+        return s;
+    cg_step other = {0};
+    s = product_step(pl, &other, g->second);
+    st->second = other.product;
+    st->apart = pl->lives[between_of(pl, g)].offset != 0;
+    return s;
+}
+
+/* Texts are the program's own; steps of one place share them. */
+static kn_status name_source(planner *pl, cg_step *st, int64_t at)
+{
+    const ir_graph *g = pl->f->g;
+    uint32_t prov = g->nodes[st->node].prov;
+    const ir_prov *from = &g->provs[prov];
+    if (at && g->nodes[st[-1].node].prov == prov) {
+        st->path = st[-1].path;
+        st->site = st[-1].site;
+        return KN_OK;
+    }
+    st->path = from->path ? kb_arena_strdup(&pl->p->arena, from->path) : NULL;
+    st->site = from->site ? kb_arena_strdup(&pl->p->arena, from->site) : NULL;
+    return (from->path && !st->path) || (from->site && !st->site) ? kb_error_status() : KN_OK;
 }
 
 static kn_status make_steps(planner *pl)
@@ -485,7 +574,9 @@ static kn_status make_steps(planner *pl)
         const cg_group *g = &pl->gs->v[pl->gs->order[i]];
         st->node = (uint32_t)g->nodes[0];
         st->group = pl->gs->order[i];
-        kn_status s = step_of(pl, st, g);
+        kn_status s = name_source(pl, st, i);
+        if (s == KN_OK)
+            s = step_of(pl, st, g);
         if (s != KN_OK)
             return s;
     }
@@ -513,9 +604,10 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     p->input_bytes = kb_arena_alloc(&p->arena, (size_t)(g->n_inputs + 1) * sizeof *p->input_bytes);
     pl.lives = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.lives);
     pl.live = kb_calloc((size_t)g->n_nodes + (size_t)gs->n_order + 1, sizeof *pl.live);
+    pl.written = kb_calloc((size_t)g->n_nodes + 1, 1);
     for (int64_t i = 0; p->input_bytes && i < g->n_inputs; i++)
         p->input_bytes[i] = span_of(ir_type(g, g->inputs[i]));
-    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live ? KN_OK : kb_error_status();
+    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live && pl.written ? KN_OK : kb_error_status();
     if (s == KN_OK) {
         pl.born = pl.live + g->n_nodes;
         if (g->n_consts)
@@ -529,5 +621,6 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     }
     kb_free(pl.lives);
     kb_free(pl.live);
+    kb_free(pl.written);
     return s;
 }

@@ -109,6 +109,21 @@ static bool spread(const cg_space *s, const kb_type *domain, int rank, const int
     return true;
 }
 
+/* What belongs to channels, dimension 1: the same over a plane. */
+static bool spread_channels(const cg_space *s, const kb_type *domain, int64_t *sizes, int64_t *strides, cg_access *a)
+{
+    for (int d = 1; d < domain->rank - 1; d++) {
+        sizes[d] = 1;
+        strides[d] = 0;
+    }
+    if (!spread(s, domain, domain->rank - 1, sizes, strides, false, a))
+        return false;
+    a->row = s->inner != 0;
+    for (int j = s->n_outer; j < s->n; j++)
+        a->row = a->row && a->stride[j] == 0;
+    return true;
+}
+
 bool cg_access_ref(const cg_facts *f, const cg_space *s, uint32_t node, ir_ref r, cg_access *a)
 {
     const kb_type *t = ir_type(f->g, r);
@@ -120,6 +135,8 @@ bool cg_access_ref(const cg_facts *f, const cg_space *s, uint32_t node, ir_ref r
     a->root = f->node[r.i - 1].home;
     a->offset = ir_offset(f->g, r);
     a->dtype = t->dtype;
+    if (f->node[node].kind == CG_CHANNEL_NORM && t->rank == 1)
+        return spread_channels(s, domain_of(f, node), sizes, strides, a);
     return spread(s, domain_of(f, node), t->rank, sizes, strides, cg_is_row(f, s, node), a);
 }
 

@@ -163,6 +163,13 @@ static ir_ref append_op(ir_graph *g, const ir_emission *e)
         g->versions[root]++;
         g->last_write[root] = (uint32_t)g->n_nodes + 1;
     }
+    if (r->info->flags & KB_F_CONTROL) {        /* the graph may outlive whoever made the words */
+        kb_control *c = kb_control_get(e->words[1]);
+        if (!c || !KB_PUSH(&g->controls, &g->n_controls, &g->cap_controls, c)) {
+            kb_control_release(c);
+            return ir_fail(g, KN_E_MEMORY, "out of memory while building a graph");
+        }
+    }
     ir_ref ref = ir_append(g, n, e->n_in, e->in, e->n_words, e->words, &r->out[0], root, offset);
     if (ir_is(ref) && cls != KB_WRITE)
         remember(g, ref.i - 1);

@@ -29,11 +29,18 @@ static bool is_const(const ir_graph *g, ir_ref r, double v)
 
 static bool absent_or_one(const ir_graph *g, ir_ref r) { return !ir_is(r) || is_const(g, r, 1); }
 
+/* The operand's node, where nobody writes its storage: so that the value is still what that operator gave */
+static const ir_node *maker(const ir_graph *g, ir_ref r)
+{
+    const ir_node *n = ir_get(g, r);
+    return (g->nodes[n->root].flags | n->flags) & IR_N_KEPT ? NULL : n;
+}
+
 /* ---- rules ------------------------------------------------------------------------------------------------------------------------ */
 static ir_ref involution(ir_graph *g, const ir_emission *e)
 {
-    const ir_node *n = node_of(g, e->in[0]);
-    return n->op == e->op ? stand_in(g, e, ir_in(g, n, 0)) : IR_NONE;
+    const ir_node *n = maker(g, e->in[0]);
+    return n && n->op == e->op ? stand_in(g, e, ir_in(g, n, 0)) : IR_NONE;
 }
 
 static ir_ref idempotent(ir_graph *g, const ir_emission *e)
@@ -59,8 +66,8 @@ static bool holds_all(kn_dtype a, kn_dtype b)
 
 static ir_ref round_trip(ir_graph *g, const ir_emission *e)
 {
-    const ir_node *n = node_of(g, e->in[0]);
-    if (n->op != OP_to)
+    const ir_node *n = maker(g, e->in[0]);
+    if (!n || n->op != OP_to)
         return IR_NONE;
     ir_ref x = ir_in(g, n, 0);
     return holds_all(ir_type(g, x)->dtype, ir_type(g, e->in[0])->dtype) ? stand_in(g, e, x) : IR_NONE;

@@ -28,6 +28,9 @@ void ir_free(ir_graph *g)
                       g->alias, g->hash, g->versions, g->last_write, g->const_nodes};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         kb_free(arrays[i]);
+    for (int64_t i = 0; i < g->n_controls; i++)
+        kb_control_release(g->controls[i]);
+    kb_free(g->controls);
     kb_arena_free(&g->arena);
     kb_free(g);
 }
@@ -222,8 +225,7 @@ void ir_set_prov(ir_graph *g, const char *path, const char *site)
 /* ---- numbering for text and hash ------------------------------------------------------------------------------------------------- */
 int ir_n_results(const ir_graph *g, const ir_node *n)
 {
-    (void)g;
-    return n->op < OP_COUNT ? kb_op_info((kb_opcode)n->op)->n_out : 1;
+    return n->op < OP_COUNT ? kb_op_n_out(kb_op_info((kb_opcode)n->op), ir_words(g, n)) : 1;
 }
 
 uint32_t *ir_numbers(const ir_graph *g)

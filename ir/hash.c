@@ -1,6 +1,7 @@
 /* hash.c: a hash of what a graph means: signature, operators, operands by canonical number, words, types, outputs. Provenance, node indices, unused
  * constants and the order in which inputs were made among operators do not matter: graphs that print alike (but for comments) hash alike. */
 #include "ir/internal.h"
+#include <string.h>
 
 static uint64_t mix(uint64_t h, uint64_t v)
 {
@@ -63,12 +64,42 @@ uint64_t ir_hash(const ir_graph *g)
         h = mix(h, n->op);
         for (int k = 0; k < n->n_in; k++)
             h = mix_ref(h, g, by, ir_in(g, n, k));
-        for (int k = 0; k < n->n_words; k++)
+        kb_control *c = kb_is_control((kb_opcode)n->op) ? kb_control_get(ir_words(g, n)[1]) : NULL;
+        if (c)
+            h = mix(h, c->content);             /* its number is this process's only */
+        for (int k = 0; k < n->n_words && !c; k++)
             h = mix(h, (uint64_t)ir_words(g, n)[k]);
+        kb_control_release(c);
         h = mix_type(h, &g->types[n->type]);
     }
     for (int64_t i = 0; i < g->n_outputs; i++)
         h = mix_ref(h, g, by, g->outputs[i]);
     kb_free(by);
     return h;
+}
+
+static bool same_refs(const ir_ref *a, const ir_ref *b, int64_t n) { return n == 0 || memcmp(a, b, (size_t)n * sizeof *a) == 0; }
+
+static bool same_node(const ir_node *a, const ir_node *b)
+{
+    return a->op == b->op && a->n_in == b->n_in && a->flags == b->flags && a->in == b->in && a->attr == b->attr && a->n_words == b->n_words &&
+           a->type == b->type && a->root == b->root && a->version == b->version;
+}
+
+bool ir_identical(const ir_graph *a, const ir_graph *b)
+{
+    if (a->n_nodes != b->n_nodes || a->n_operands != b->n_operands || a->n_words != b->n_words || a->n_types != b->n_types || a->n_consts != b->n_consts ||
+        a->n_inputs != b->n_inputs || a->n_scalars != b->n_scalars || a->n_outputs != b->n_outputs || a->n_alias != b->n_alias)
+        return false;
+    for (int64_t i = 0; i < a->n_nodes; i++)
+        if (!same_node(&a->nodes[i], &b->nodes[i]) || a->offsets[i] != b->offsets[i])
+            return false;
+    for (int64_t i = 0; i < a->n_types; i++)
+        if (a->types[i].weak != b->types[i].weak || !ir_type_equal(&a->types[i], &b->types[i]))
+            return false;
+    return same_refs(a->operands, b->operands, a->n_operands) && same_refs(a->inputs, b->inputs, a->n_inputs) &&
+           same_refs(a->scalars, b->scalars, a->n_scalars) && same_refs(a->outputs, b->outputs, a->n_outputs) &&
+           (!a->n_words || memcmp(a->words, b->words, (size_t)a->n_words * sizeof *a->words) == 0) &&
+           (!a->n_consts || memcmp(a->consts, b->consts, (size_t)a->n_consts * sizeof *a->consts) == 0) &&
+           (!a->n_alias || memcmp(a->alias, b->alias, (size_t)a->n_alias * sizeof *a->alias) == 0);
 }

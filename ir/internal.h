@@ -38,6 +38,9 @@ int ir_n_results(const ir_graph *g, const ir_node *n);
 /* ---- text under construction ------------------------------------------------------------------------------------------------ */
 typedef struct ir_text { char *s; int64_t n, cap; bool failed; } ir_text;
 void ir_textf(ir_text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void ir_text_prov(ir_text *t, const ir_prov *p);          /* "  ; path  site", or nothing */
+void ir_text_control(ir_text *t, const int64_t *words, const ir_prov *p);  /* the two graphs of a control operator */
+kn_status ir_verify_control(const int64_t *words);
 void ir_text_type(ir_text *t, const kb_type *type);       /* "f32[8, 4]{1, 8}" or "scalar f64" */
 
 #endif

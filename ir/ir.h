@@ -20,13 +20,14 @@
  *     %5, %6 = max(%4) dim=1 : f32[8], i64[8]
  *     return %4
  *   }
+ *     %6 = cond(%7, %0, %2) graph (…) {…} graph (…) {…} : f32[8]    ; both branches; of while_loop the condition and the body
  * Constants stand in place: mul(%0, 0.5) is a double, mul(%0, 2) an integer, true and false bools; inf, -inf, nan. Words that have their default value
  * are left out. `: type` may be left out in what is parsed; where it stands it must be what inference gives.
  */
 #ifndef IR_H
 #define IR_H
 #include "base/alloc.h"
-#include "base/infer.h"
+#include "base/control.h"
 
 typedef struct ir_ref { uint32_t i; } ir_ref;           /* index + 1; 0: none (an operand left out) */
 #define IR_NONE ((ir_ref){0})
@@ -72,6 +73,7 @@ typedef struct ir_graph {
     ir_ref *scalars;    int64_t n_scalars, cap_scalars;
     ir_ref *outputs;    int64_t n_outputs, cap_outputs;
     uint32_t *alias;    int64_t n_alias, cap_alias;       /* by input ordinal: alias class, 0: alone */
+    kb_control **controls; int64_t n_controls, cap_controls;      /* what words of control operators name, held */
     uint32_t *hash;     int64_t hash_size;                /* value numbering: open addressing of node index + 1 */
     uint32_t *versions; int64_t n_versions, cap_versions; /* by node index: writes so far to that root */
     uint32_t *last_write; int64_t n_last_write, cap_last_write;   /* by node index: index + 1 of the newest write to that root */
@@ -122,6 +124,12 @@ char *ir_print(const ir_graph *g);                        /* kb_free it; NULL wh
 ir_graph *ir_parse(const char *text, char *error, size_t error_size);   /* NULL and "line 3: …" on failure */
 kn_status ir_verify(const ir_graph *g);                   /* re-infers every node; records the first thing that is wrong */
 uint64_t ir_hash(const ir_graph *g);                      /* of structure, types and words: equal graphs, equal hash */
+bool ir_identical(const ir_graph *a, const ir_graph *b);  /* emitted alike, node by node; provenance aside. Stricter than equal meaning */
+
+/* ---- regions of cond and while_loop (base/control.h) --------------------------------------------------------------------------------- */
+/* Region `which` as a graph: inputs are the operator's tensors, scalars its numbers. fresh: results are storage of their own. NULL on failure. */
+ir_graph *ir_of_region(const kb_control *c, int which, bool fresh);
+kb_control *ir_to_control(kb_opcode op, const ir_graph *a, const ir_graph *b);      /* counted; NULL after a failure: they don't fit */
 
 /* ---- interpreter: runs node after node on eager kernels ------------------------------------------------------------------------ */
 typedef struct ir_value { void *data; bool owned; int64_t bytes; } ir_value;  /* data: of the first element; owned: from kb_data_alloc(bytes) */

@@ -13,11 +13,13 @@
 
 typedef struct name { const char *s; int n; ir_ref ref; } name;
 
+enum { MOST_NESTED = 16 };
 typedef struct parser {
     const char *text, *p;
     char *error;
     size_t error_size;
     bool failed;
+    int nested;
     ir_graph *g;
     name *names;                                /* open addressing */
     int64_t n_names, size;
@@ -550,12 +552,40 @@ static bool operands_of(parser *s, const kb_opinfo *o, ir_ref *in, int *n_in)
     return need(s, ')');
 }
 
+static ir_graph *graph(parser *s, bool whole);
+
+/* The two graphs of a control operator, with names of their own. *held: counted. */
+static bool branches(parser *s, kb_opcode op, int64_t *words, kb_control **held)
+{
+    ir_graph *g[2] = {NULL, NULL};
+    space(s);
+    const char *at = s->p;
+    if (s->nested == MOST_NESTED)
+        return fail_at(s, s->p, "more than %d graphs within each other", MOST_NESTED);
+    for (int i = 0; i < 2; i++) {
+        parser inner = {.text = s->text, .p = s->p, .error = s->error, .error_size = s->error_size, .nested = s->nested + 1};
+        g[i] = graph(&inner, false);
+        s->p = inner.p;
+        s->failed = inner.failed;
+        if (!g[i])
+            break;
+    }
+    *held = g[0] && g[1] ? ir_to_control(op, g[0], g[1]) : NULL;
+    ir_free(g[0]);
+    ir_free(g[1]);
+    if (!*held)
+        return fail_at(s, at, "%s", kb_error_text());
+    kb_control_words(*held, words);
+    return true;
+}
+
 static bool statement(parser *s)
 {
     const char *names[KB_MAX_OUT];
     int lengths[KB_MAX_OUT], n = 0, n_in, n_words = 0;
     ir_ref in[KB_MAX_IN], results[KB_MAX_OUT];
     int64_t words[KB_MAX_WORDS];
+    kb_control *held = NULL;
     do {
         if (n == KB_MAX_OUT)
             return fail_at(s, s->p, "an operator has at most %d results", KB_MAX_OUT);
@@ -578,11 +608,18 @@ static bool statement(parser *s)
         return fail_at(s, at, "no operator is called '%.*s'", length < 40 ? length : 40, at);
     s->p += length;
     const kb_opinfo *o = kb_op_info(op);
-    if (n != o->n_out)
-        return fail_at(s, at, "%s has %d result%s, not %d", o->name, o->n_out, o->n_out == 1 ? "" : "s", n);
-    if (!operands_of(s, o, in, &n_in) || !attributes(s, o, words, &n_words))
+    bool control = o->flags & KB_F_CONTROL;
+    if (!operands_of(s, o, in, &n_in) || !(control ? branches(s, op, words, &held) : attributes(s, o, words, &n_words)))
         return false;
+    if (control)
+        n_words = KB_CONTROL_WORDS;
+    int want = kb_op_n_out(o, words);
+    if (n != want) {
+        kb_control_release(held);
+        return fail_at(s, at, "%s has %d result%s, not %d", o->name, want, want == 1 ? "" : "s", n);
+    }
     results[0] = ir_emit(s->g, op, n_in, in, n_words, words);
+    kb_control_release(held);                   /* the graph has a count of its own */
     for (int i = 1; i < n; i++)
         results[i] = ir_proj(s->g, results[0], i);
     if (s->g->status)
@@ -593,7 +630,7 @@ static bool statement(parser *s)
     return written_types(s, results, n);
 }
 
-static bool outputs(parser *s)
+static bool outputs(parser *s, bool whole)
 {
     blanks(s);
     if (*s->p == '%' || *s->p == '_') {
@@ -610,38 +647,47 @@ static bool outputs(parser *s)
     }
     if (!need(s, '}'))
         return false;
+    if (!whole)
+        return true;
     space(s);
     return *s->p ? expected(s, "nothing after the graph") : true;
 }
 
-static bool body(parser *s)
+static bool body(parser *s, bool whole)
 {
     while (!take_word(s, "return"))
         if (*s->p != '%')
             return expected(s, "a value such as %3, or return");
         else if (!statement(s))
             return false;
-    return outputs(s);
+    return outputs(s, whole);
+}
+
+/* whole: nothing may follow. NULL after a failure, which is told. */
+static ir_graph *graph(parser *s, bool whole)
+{
+    s->g = ir_new();
+    if (!s->g) {
+        fail_at(s, s->p, "out of memory");
+        return NULL;
+    }
+    s->g->raw = true;
+    bool ok = header(s) && body(s, whole);
+    kb_free(s->names);
+    if (!ok || s->g->status) {
+        fail_at(s, s->p, "%s", s->g->error);
+        ir_free(s->g);
+        return NULL;
+    }
+    ir_set_prov(s->g, NULL, NULL);
+    s->g->raw = false;
+    return s->g;
 }
 
 ir_graph *ir_parse(const char *text, char *error, size_t error_size)
 {
-    parser s = {.text = text, .p = text, .error = error, .error_size = error_size, .g = ir_new()};
+    parser s = {.text = text, .p = text, .error = error, .error_size = error_size};
     if (error && error_size)
         error[0] = 0;
-    if (!s.g) {
-        fail_at(&s, text, "out of memory");
-        return NULL;
-    }
-    s.g->raw = true;
-    bool ok = header(&s) && body(&s);
-    kb_free(s.names);
-    if (!ok || s.g->status) {
-        fail_at(&s, s.p, "%s", s.g->error);
-        ir_free(s.g);
-        return NULL;
-    }
-    ir_set_prov(s.g, NULL, NULL);
-    s.g->raw = false;
-    return s.g;
+    return graph(&s, true);
 }

@@ -5,6 +5,7 @@
  */
 #include "ir/internal.h"
 #include "base/env.h"
+#include "base/userop.h"
 #include <pthread.h>
 #include <string.h>
 
@@ -45,7 +46,7 @@ static void mark_live(const ir_graph *g, bool *live)
         live[g->outputs[i].i - 1] = true;
     for (int64_t i = 0; i < g->n_nodes; i++) {
         uint16_t op = g->nodes[i].op;
-        live[i] |= op == IR_INPUT || op == IR_SCALAR || (op < OP_COUNT && kb_op_info((kb_opcode)op)->flags & KB_F_CHECKS);
+        live[i] |= op == IR_INPUT || op == IR_SCALAR || (op < OP_COUNT && kb_op_checks((kb_opcode)op, ir_words(g, &g->nodes[i])));
     }
     while (changed) {                           /* one round, and one more for each chain of writes that feeds another */
         changed = false;

@@ -144,6 +144,12 @@ static int shown_operands(const ir_graph *g, const kb_opinfo *o, const ir_node *
     return shown;
 }
 
+void ir_text_prov(ir_text *t, const ir_prov *p)
+{
+    if (p->path || p->site)
+        ir_textf(t, "  ; %s  %s", p->path ? p->path : "", p->site ? p->site : "-");
+}
+
 static void text_node(ir_text *t, const ir_graph *g, const uint32_t *by, uint32_t at)
 {
     const ir_node *n = &g->nodes[at];
@@ -158,7 +164,9 @@ static void text_node(ir_text *t, const ir_graph *g, const uint32_t *by, uint32_
         text_ref(t, g, by, ir_in(g, n, i));
     }
     ir_textf(t, ")");
-    for (int i = 0, k = 0; i < o->n_args; i++) {
+    if (o->flags & KB_F_CONTROL)
+        ir_text_control(t, ir_words(g, n), &g->provs[n->prov]);
+    for (int i = 0, k = 0; i < o->n_args && !(o->flags & KB_F_CONTROL); i++) {
         if (kb_is_operand(&o->args[i]))
             continue;
         const int64_t *w = kb_word(o, ir_words(g, n), k++);
@@ -174,9 +182,8 @@ static void text_node(ir_text *t, const ir_graph *g, const uint32_t *by, uint32_
         if (ir_infer(g, (kb_opcode)n->op, n->n_in, g->operands + n->in, ir_words(g, n), types, &r) == KN_OK)
             ir_text_type(t, &r.out[which]);
     }
-    const ir_prov *p = &g->provs[n->prov];
-    if (p->path || p->site)
-        ir_textf(t, "  ; %s  %s", p->path ? p->path : "", p->site ? p->site : "-");
+    if (!(o->flags & KB_F_CONTROL))
+        ir_text_prov(t, &g->provs[n->prov]);
     ir_textf(t, "\n");
 }
 

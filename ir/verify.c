@@ -40,6 +40,11 @@ static kn_status check_operator(const ir_graph *g, uint32_t at, uint32_t *versio
         memcpy(why, kb_error_text(), sizeof why);
         return wrong(g, at, why);
     }
+    if (kb_is_control((kb_opcode)n->op) && ir_verify_control(ir_words(g, n))) {
+        char why[KB_ERROR_TEXT];
+        memcpy(why, kb_error_text(), sizeof why);
+        return wrong(g, at, why);
+    }
     if (!ir_type_equal(&g->types[n->type], &r.out[0]))
         return wrong(g, at, "its type is not what inference gives");
     uint32_t root = at;

@@ -275,12 +275,14 @@ $B/tests/libsupport.a: $(SUPPORT_OBJ) $O/members
 	@rm -f $@
 	$Q$(AR) rcs $@ $(filter %.o,$^)
 
-$B/tests/kiln-tests: $(TEST_SRC:%.c=$O/%.o) $B/tests/libsupport.a $(STATIC)
+# By name, since nothing in it is called
+NO_CACHE := $O/tests/support/no_cache.o
+$B/tests/kiln-tests: $(TEST_SRC:%.c=$O/%.o) $(NO_CACHE) $B/tests/libsupport.a $(STATIC)
 	$(folder)
 	$(call say,LINK,$@)
 	$(call program,$(CRITERION_LIBS))
 
-$B/tests/%: $O/tests/%.o $B/tests/libsupport.a $(STATIC)
+$B/tests/%: $O/tests/%.o $(NO_CACHE) $B/tests/libsupport.a $(STATIC)
 	$(folder)
 	$(call say,LINK,$@)
 	$(call program)
@@ -290,7 +292,7 @@ $B/bench/libsupport.a: $(BSUP_SRC:%.c=$O/%.o) $O/members
 	@rm -f $@
 	$Q$(AR) rcs $@ $(filter %.o,$^)
 
-$B/bench/%: $O/bench/%.o $B/bench/libsupport.a $(STATIC)
+$B/bench/%: $O/bench/%.o $(NO_CACHE) $B/bench/libsupport.a $(STATIC)
 	$(folder)
 	$(call say,LINK,$@)
 	$(call program,$(BLAS_LIBS))

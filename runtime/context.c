@@ -4,7 +4,9 @@
  * mark and belongs to its depth or deeper, and keeps what was handed further out. An entry's pointer has its low bit set when it is plain memory, and the
  * next one as well when that begins with an rt_undo.
  */
+#define _GNU_SOURCE                             /* pthread_getattr_np */
 #include "runtime/rt.h"
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +24,7 @@ rt_ctx *rt_ctx_new_for_thread(void)
     rt_ctx *ctx = kb_calloc(1, sizeof *ctx);
     if (!ctx)
         return NULL;
+    rt_ctx_list(ctx);
     th->runtime = ctx;
     th->free_runtime = ctx_free;
     return ctx;
@@ -55,17 +58,21 @@ bool rt_handle_own(rt_ctx *ctx, kn_tensor *t)
     return false;
 }
 
-static void let_go(kn_tensor *t)
+static inline void let_go(rt_ctx *ctx, kn_tensor *t)
 {
     if (is_memory(t)) {
         kb_free(memory_of(t));
         return;
     }
     t->owned_at = RT_NOT_OWNED;
-    rt_release(t);
+    if (atomic_load_explicit(&t->count, memory_order_acquire) == 1)
+        rt_tensor_destroy_in(ctx, t);           /* as rt_release, knowing the context */
+    else
+        rt_release(t);
 }
 
-void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
+/* Releases what the scopes own and gives what has to be undone, which may run a user's code, to the caller. */
+static rt_undo *close_to(rt_ctx *ctx, int64_t depth)
 {
     while (ctx->n_modules && ctx->modules[ctx->n_modules - 1].depth > depth)
         ctx->disabled = ctx->modules[--ctx->n_modules].disabled;
@@ -74,7 +81,7 @@ void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
     while (ctx->parked && ctx->parked->depth > depth)
         ctx->parked->ops->abandon(ctx->parked, ctx);
     if (ctx->n_scopes <= depth)
-        return;
+        return NULL;
     int64_t mark = ctx->scopes[depth].mark, kept = mark, n = ctx->n_owned;
     ctx->n_scopes = depth;
     rt_undo *undo = NULL;
@@ -87,7 +94,7 @@ void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
             continue;
         }
         if (o.depth > depth) {
-            let_go(o.t);
+            let_go(ctx, o.t);
             continue;
         }
         if (!is_memory(o.t))
@@ -95,6 +102,14 @@ void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
         ctx->owned[kept++] = o;
     }
     ctx->n_owned = kept;
+    return undo;
+}
+
+void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
+{
+    rt_enter(ctx);
+    rt_undo *undo = close_to(ctx, depth);
+    rt_leave(ctx);
     while (undo) {
         rt_undo *u = undo;
         undo = u->next;
@@ -103,16 +118,54 @@ void rt_scope_close_to(rt_ctx *ctx, int64_t depth)
     }
 }
 
+/* ---- calls left by longjmp ---------------------------------------------------------------------------------------------------------- */
+static bool on_own_stack(rt_ctx *ctx, const void *p)
+{
+    if (!ctx->stack_high) {
+        pthread_attr_t a;
+        void *low = NULL;
+        size_t size = 0;
+        if (pthread_getattr_np(pthread_self(), &a) == 0) {
+            pthread_attr_getstack(&a, &low, &size);
+            pthread_attr_destroy(&a);
+        }
+        ctx->stack_low = low;
+        ctx->stack_high = size ? (const char *)low + size : (const char *)1;
+    }
+    return (const char *)p >= ctx->stack_low && (const char *)p < ctx->stack_high;
+}
+
+static bool was_left(rt_ctx *ctx, const rt_trace *t, const void *here)
+{
+    return (const char *)t->base <= (const char *)here && on_own_stack(ctx, t->base) && on_own_stack(ctx, here);
+}
+
+void rt_end_left_calls(rt_ctx *ctx, const void *here)
+{
+    rt_enter(ctx);
+    while (ctx->trace && was_left(ctx, ctx->trace, here))
+        ctx->trace->ops->abandon(ctx->trace, ctx);
+    for (rt_trace *t = ctx->parked, *outer; t; t = outer) {
+        outer = t->outer;
+        if (was_left(ctx, t, here))
+            t->ops->abandon(t, ctx);            /* takes it out of the list */
+    }
+    rt_leave(ctx);
+}
+
 static void ctx_free(void *p)
 {
     rt_ctx *ctx = p;
+    rt_enter(ctx);
     while (ctx->trace)
         ctx->trace->ops->abandon(ctx->trace, ctx);
     while (ctx->parked)
         ctx->parked->ops->abandon(ctx->parked, ctx);
+    rt_leave(ctx);
+    rt_ctx_unlist(ctx);                         /* no placeholder of this thread is left */
     rt_scope_close_to(ctx, 0);
     for (int64_t i = 0; i < ctx->n_owned; i++)
-        let_go(ctx->owned[i].t);
+        let_go(ctx, ctx->owned[i].t);
     ctx->n_owned = 0;
     rt_handles_return(ctx);
     rt_generator_release(ctx->generator);
@@ -128,6 +181,8 @@ kn_scope kn_scope_open(const char *function)
     rt_ctx *ctx = rt_get();
     if (!ctx)
         return (kn_scope){0};
+    if (__builtin_expect(ctx->trace || ctx->parked, 0))
+        rt_end_left_calls(ctx, __builtin_frame_address(0));
     rt_scope s = {++ctx->next_scope, (uint32_t)ctx->n_owned, function};
     if (!KB_PUSH(&ctx->scopes, &ctx->n_scopes, &ctx->cap_scopes, s))
         return (kn_scope){0};

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/userop.h"
+#include "runtime/kernels/formula.h"
 #include <ffi.h>
 #include <string.h>
 
@@ -43,12 +44,22 @@ static kn_status parse(kb_userop *u)
 kn_status kn_define_op(const kn_op_class *op)
 {
     kb_userop u = {.shape_rule = -1};
-    if (!op || !op->name || !op->signature || !op->run)
-        return kb_fail(KN_E_VALUE, "define_op: a name, a signature and a run function are needed");
+    kb_formula formula;
+    if (!op || !op->name || !op->signature)
+        return kb_fail(KN_E_VALUE, "define_op: a name and a signature are needed");
     if (op->abi > sizeof *op || op->abi < offsetof(kn_op_class, run) + sizeof op->run)
         return kb_fail(KN_E_VERSION, "%s: the descriptor has %u bytes, this library knows %zu", op->name, op->abi, sizeof *op);
     memcpy(&u.cls, op, op->abi);
+    if (!u.cls.run && !u.cls.scalar_body)
+        return kb_fail(KN_E_VALUE, "%s: a run function or a scalar body is needed", op->name);
+    if (u.cls.scalar_body && u.cls.flags & KN_OP_EFFECT)
+        return kb_fail(KN_E_VALUE, "%s: an operator with effects can't have a scalar body, which is fused and may run anywhere", op->name);
     kn_status s = parse(&u);
+    if (s == KN_OK && u.cls.scalar_body) {
+        if (!kb_formula_parse(&formula, op->name, u.cls.scalar_body, u.kinds, u.n_args))
+            return kb_error_status();
+        u.formula = &formula;
+    }
     return s != KN_OK ? s : kb_userop_add(&u) ? KN_OK : kb_error_status();
 }
 
@@ -138,7 +149,7 @@ static kn_status contiguous(kn_buffer *b, const kb_buf *x, void **held, size_t *
     if (!*held)
         return kb_error_status();
     kb_buf target = {*held, *layout, false};
-    kn_status s = kb_run(&(kb_call){OP_clone, x->layout->dtype, 1, 1, x, &target, NULL});
+    kn_status s = kb_run(&(kb_call){OP_clone, x->layout->dtype, 1, 1, x, &target, NULL, NULL});
     *b = public_buffer(&target);
     return s;
 }
@@ -149,6 +160,8 @@ kn_status kernel_custom(const kb_call *c)
     const kb_userop *u = kb_userop_get(c->words[0]);
     if (!u)
         return kb_fail(KN_E_INTERNAL, "operator %lld of one's own is unknown", (long long)c->words[0]);
+    if (u->formula)
+        return kk_run_formula(u->formula, c);
     kn_buffer in[KB_MAX_ARGS], out = public_buffer(&c->out[0]);
     kn_value scalars[KB_MAX_ARGS];
     void *held[KB_MAX_ARGS] = {0};

@@ -4,6 +4,7 @@
  * It leaves everything as it was when it fails.
  */
 #include "runtime/rt.h"
+#include "base/profile.h"
 #include <string.h>
 
 kn_dtype rt_scalar_bits(const kn_value *v, int64_t *bits)
@@ -28,12 +29,16 @@ void rt_dispatch(const rt_op *c, kn_tensor **out)
 {
     rt_ctx *ctx = rt_get();
     if (__builtin_expect(!ctx, 0)) {
-        out[0] = out[1] = out[2] = rt_error_tensorf(KN_E_MEMORY, NULL, NULL, "out of memory");
+        kn_tensor *bad = rt_error_tensorf(KN_E_MEMORY, NULL, NULL, "out of memory");
+        for (int i = 0; i < KB_MAX_OUT; i++)
+            out[i] = bad;
         return;
     }
-    if (ctx->trace)
+    if (ctx->trace) {
+        rt_enter(ctx);
         ctx->trace->ops->op(ctx->trace, ctx, c, out);
-    else
+        rt_leave(ctx);
+    } else
         rt_eager(ctx, c, out);
 }
 
@@ -44,9 +49,15 @@ kn_status rt_need(kn_tensor *t, int code, const char *site)
     if (t->state == RT_ERROR)
         return (kn_status)t->slot;
     rt_ctx *ctx = rt_get();
-    if (ctx && ctx->trace)
-        return ctx->trace->ops->host_read(ctx->trace, ctx, t, code, site);
-    return t->state == RT_PENDING ? t->u.trace->ops->foreign(t->u.trace, t) : KN_OK;
+    if (!ctx || !ctx->trace || (t->state == RT_PENDING && t->ctx != ctx)) {
+        kn_status s = t->state == RT_PENDING ? rt_settle(t) : KN_OK;
+        if (!ctx || !ctx->trace || s != KN_OK)
+            return s;
+    }
+    rt_enter(ctx);
+    kn_status s = ctx->trace->ops->host_read(ctx->trace, ctx, t, code, site);
+    rt_leave(ctx);
+    return s;
 }
 
 /* ---- the eager half --------------------------------------------------------------------------------------------------------- */
@@ -71,7 +82,7 @@ static kn_status take_tensor(eager_call *e, int k, kn_tensor *t)
 {
     if (t->state == RT_DEAD)
         return kb_fail(KN_E_STATE, "%s: %s", operand_arg(e->info, k)->name, kn_tensor_error(t));
-    if (t->state == RT_PENDING && t->u.trace->ops->foreign(t->u.trace, t) != KN_OK)
+    if (t->state == RT_PENDING && rt_settle(t) != KN_OK)
         return kb_error_status();
     kn_status s = rt_storage_access(t->storage, false);
     e->buf[k] = rt_tensor_buf(t);
@@ -115,8 +126,21 @@ static kn_tensor *make_view(eager_call *e, const kb_infer *in)
     return rt_tensor_new(e->ctx, l, rt_storage_retain(x->storage), x->offset + in->offset.v);
 }
 
+/* A parameter that has stayed the same for a while may be used in packed form, its own if nobody else may write it. */
+static const kb_source *weights_of(const eager_call *e, kb_source *source)
+{
+    if (e->info->cls != KB_CONTRACTION || e->c->n_in < 2 || e->c->in[1].kind != KN_KIND_TENSOR)
+        return NULL;
+    const kn_tensor *w = e->c->in[1].as.tensor;
+    if (!(w->flags & RT_T_PARAM) || !rt_storage_is_own(w->storage))
+        return NULL;
+    *source = (kb_source){&w->storage->packs, atomic_load_explicit(&w->storage->version, memory_order_acquire)};
+    return kb_packs_steady(source->packs, source->version) ? source : NULL;
+}
+
 static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
 {
+    kb_source source;
     kb_buf bufs[KB_MAX_OUT];
     const kb_layout *layouts[KB_MAX_OUT] = {0};
     rt_storage *storages[KB_MAX_OUT] = {0};
@@ -132,7 +156,7 @@ static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
     }
     if (s == KN_OK)
         s = e->info->cls == KB_VIEW ? kb_run_copy(e->buf, bufs[0].data)  /* a view op that can't be a view */
-                                    : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, in->words});
+                                    : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, in->words, weights_of(e, &source)});
     for (int i = 0; i < in->n_out; i++) {
         if (s == KN_OK) {
             out[i] = rt_tensor_new(e->ctx, layouts[i], storages[i], 0);
@@ -192,6 +216,28 @@ static kn_status run(eager_call *e, kn_tensor **out)
     return run_fresh(e, &in, out);
 }
 
+static double bytes_of(const kn_tensor *t) { return t && t->layout ? (double)t->layout->numel * (double)kb_dtype_bytes(t->layout->dtype) : 0; }
+
+/* The same with a span in the profile; views take no time that matters. */
+static kn_status run_profiled(eager_call *e, kn_tensor **out)
+{
+    const rt_op *c = e->c;
+    char path[256];
+    uint64_t start = kb_profile_now();
+    kn_status s = run(e, out);
+    uint64_t end = kb_profile_now();
+    if (s != KN_OK || e->info->cls == KB_VIEW)
+        return s;
+    kb_span_what w = {.kind = KB_SPAN_EAGER, .name = e->info->name, .path = rt_module_path(path, sizeof path, e->ctx), .site = c->site,
+        .flops = rt_op_flops(c, out[0])};
+    for (int i = 0; i < c->n_in; i++)
+        w.bytes += c->in[i].kind == KN_KIND_TENSOR ? bytes_of(c->in[i].as.tensor) : 0;
+    for (int i = 0; i < e->info->n_out && e->info->cls != KB_WRITE; i++)
+        w.bytes += bytes_of(out[i]);
+    kb_profile_add(kb_profile_what(&w), start, end);
+    return s;
+}
+
 void rt_eager(rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     eager_call e;
@@ -205,7 +251,7 @@ void rt_eager(rt_ctx *ctx, const rt_op *c, kn_tensor **out)
         for (int k = 0; k < c->n_in && !bad; k++)
             if (c->in[k].kind == KN_KIND_TENSOR && c->in[k].as.tensor->state == RT_ERROR)
                 bad = c->in[k].as.tensor;       /* handed on unchanged */
-        if (!bad && run(&e, out) == KN_OK)
+        if (!bad && (kb_profile_on() ? run_profiled(&e, out) : run(&e, out)) == KN_OK)
             return;
     }
     if (!bad)

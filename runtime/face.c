@@ -239,6 +239,9 @@ kn_tensor *(kn_op)(const char *name, size_t n, const kn_value *args, const char 
 {
     kn_tensor *out[KB_MAX_OUT];
     int n_out;
+    kn_value v;
+    if (name && rt_named_call(name, n, args, site, &v))
+        return v.kind == KN_KIND_TUPLE && v.count ? v.as.items[0].as.tensor : kn_as_tensor(v);
     by_name(name, n, args, site, out, &n_out);
     return out[0];
 }
@@ -247,6 +250,9 @@ kn_value(kn_op_value)(const char *name, size_t n, const kn_value *args, const ch
 {
     kn_tensor *out[KB_MAX_OUT];
     int n_out;
+    kn_value v;
+    if (name && rt_named_call(name, n, args, site, &v))
+        return v;
     by_name(name, n, args, site, out, &n_out);
     if (n_out == 1)
         return kn_value_tensor(out[0]);
@@ -256,10 +262,10 @@ kn_value(kn_op_value)(const char *name, size_t n, const kn_value *args, const ch
     return (kn_tuple)((size_t)n_out, items, site);
 }
 
-const char *kn_op_name(size_t i) { return i + 1 < OP_COUNT ? kb_op_info((kb_opcode)(i + 1))->name : NULL; }
+const char *kn_op_name(size_t i) { return i + 1 < OP_COUNT ? kb_op_info((kb_opcode)(i + 1))->name : rt_named_name(i + 1 - OP_COUNT); }
 
 const char *kn_op_schema(const char *name)
 {
     kb_opcode op = name ? kb_op_find(name) : 0;
-    return op ? kb_op_info(op)->schema : NULL;
+    return op ? kb_op_info(op)->schema : name ? rt_named_schema(name) : NULL;
 }

@@ -9,6 +9,11 @@
 const void *rt_options(const void *o, size_t size, void *known, size_t known_size);
 kn_tensor *rt_face_failed(const char *op, const char *site);        /* an error tensor for the newest failure */
 
+/* named.c: functions that are no operators, by name. False: there is none of that name. */
+bool rt_named_call(const char *name, size_t n, const kn_value *args, const char *site, kn_value *result);
+const char *rt_named_name(size_t i);            /* NULL past the end */
+const char *rt_named_schema(const char *name);  /* NULL: unknown */
+
 static inline kn_value rt_scalar_or(kn_value v, double fallback) { return v.kind == KN_KIND_NONE ? kn_value_double(fallback) : v; }
 static inline int64_t rt_int_or(kn_value v, int64_t fallback)
 {

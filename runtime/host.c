@@ -179,8 +179,7 @@ void *(kn_map_write)(kn_tensor *x, const char *site)
     if (map(x, site, true) != KN_OK)
         return NULL;
     rt_ctx *ctx = rt_get();
-    if (ctx && ctx->trace)
-        ctx->trace->ops->host_write(ctx->trace, ctx, x->storage);
+    rt_host_writes(ctx, x->storage);
     atomic_fetch_add(&x->storage->mapped_write, 1);
     rt_storage_wrote(x->storage);
     return rt_tensor_data(x);
@@ -337,18 +336,25 @@ kn_status(kn_print)(kn_tensor *x, FILE *f, const char *site)
 }
 
 /* ---- capture controls, threads, errors ---------------------------------------------------------------------------------------------- */
+static void ends_graph(rt_ctx *ctx, int code, const char *site)
+{
+    rt_enter(ctx);
+    ctx->trace->ops->breaks(ctx->trace, ctx, code, site);
+    rt_leave(ctx);
+}
+
 void(kn_graph_break)(const char *site)
 {
     rt_ctx *ctx = rt_get();
     if (ctx && ctx->trace)
-        ctx->trace->ops->breaks(ctx->trace, ctx, BREAK_EXPLICIT, site);
+        ends_graph(ctx, BREAK_EXPLICIT, site);
 }
 
 void(kn_disable)(const char *site)
 {
     rt_ctx *ctx = rt_get();
     if (ctx && ctx->disabled++ == 0 && ctx->trace)
-        ctx->trace->ops->breaks(ctx->trace, ctx, BREAK_DISABLED, site);
+        ends_graph(ctx, BREAK_DISABLED, site);
 }
 
 void(kn_enable)(const char *site)

@@ -5,6 +5,7 @@
  * Freeing is refused for a child (while its parent's fields hold it) and for a module that a call on this thread is inside of.
  */
 #include "runtime/module.h"
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,6 +52,9 @@ static void free_instance(kn_module *m)
     kb_free(m);
 }
 
+/* Of every module's list: compiled modules of one target are made and freed on any thread. */
+static pthread_mutex_t watches_lock = PTHREAD_MUTEX_INITIALIZER;
+
 /* The borrowed module goes first: from here on the borrower has none. */
 static void lost_borrowed(kn_module *other, void *user)
 {
@@ -58,12 +62,20 @@ static void lost_borrowed(kn_module *other, void *user)
     ((kn_module *)user)->state->borrowed = NULL;
 }
 
+static rt_free_watch *pop_watch(struct kn_module_state *st)
+{
+    pthread_mutex_lock(&watches_lock);
+    rt_free_watch *w = st->watches;
+    if (w)
+        st->watches = w->next;
+    pthread_mutex_unlock(&watches_lock);
+    return w;
+}
+
 void rt_module_destroy(kn_module *m)
 {
     struct kn_module_state *st = m->state;
-    while (st->watches) {                       /* one at a time: a watcher may take others off */
-        rt_free_watch *w = st->watches;
-        st->watches = w->next;
+    for (rt_free_watch *w; (w = pop_watch(st));) {      /* one at a time: a watcher may take others off */
         w->f(m, w->user);
         kb_free(w);
     }
@@ -332,20 +344,25 @@ kn_status rt_module_on_free(kn_module *m, void (*f)(kn_module *m, void *user), v
     rt_free_watch *w = kb_alloc(sizeof *w);
     if (!w)
         return KN_E_MEMORY;
+    pthread_mutex_lock(&watches_lock);
     *w = (rt_free_watch){m->state->watches, f, user};
     m->state->watches = w;
+    pthread_mutex_unlock(&watches_lock);
     return KN_OK;
 }
 
 void rt_module_off_free(kn_module *m, void (*f)(kn_module *m, void *user), void *user)
 {
-    for (rt_free_watch **p = &m->state->watches; *p; p = &(*p)->next)
+    rt_free_watch *found = NULL;
+    pthread_mutex_lock(&watches_lock);
+    for (rt_free_watch **p = &m->state->watches; *p && !found; p = &(*p)->next)
         if ((*p)->f == f && (*p)->user == user) {
-            rt_free_watch *w = *p;
-            *p = w->next;
-            kb_free(w);
-            return;
+            found = *p;
+            *p = found->next;
+            break;
         }
+    pthread_mutex_unlock(&watches_lock);
+    kb_free(found);
 }
 
 kn_status rt_module_borrow(kn_module *m, kn_module *other, const rt_module_ops *ops)

@@ -88,10 +88,9 @@ kn_status kn_generator_use(kn_generator *g)
     return KN_OK;
 }
 
-void rt_rng_give_back(int64_t seed, int64_t counters)
+void rt_rng_give_back(rt_ctx *ctx, int64_t seed, int64_t counters)
 {
-    rt_ctx *ctx = rt_get();
-    kn_generator *tried[] = {ctx ? ctx->generator : NULL, &default_generator};
+    kn_generator *tried[] = {ctx->generator, &default_generator};
     for (int i = 0; i < 2; i++) {
         kn_generator *g = tried[i];
         if (!g)

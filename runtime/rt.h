@@ -37,7 +37,8 @@ enum { RT_T_STATIC = 1 /* never freed */, RT_T_REQUIRES_GRAD = 2, RT_T_PARAM = 4
 
 struct kn_tensor {
     _Atomic(int32_t) count;
-    uint8_t state, flags, reserved[2];
+    _Atomic(uint8_t) state;                     /* of a placeholder it may change by another thread's visit (foreign.c) */
+    uint8_t flags, reserved[2];
     uint32_t slot;                              /* within the call that made it: see serial */
     uint32_t owned_at;                          /* index in its scope owner's list, or RT_NOT_OWNED */
     uint64_t serial;                            /* of the call frame that made it, 0: none. Serials are never used again */
@@ -85,6 +86,9 @@ struct rt_ctx {
     int device;                                 /* where tensors made of nothing are put */
     kn_generator *generator;                    /* what random ops draw from, retained; NULL: the default one */
     bool warned_root;
+    _Atomic(int32_t) inside, visited;           /* foreign.c: how deep this thread is in its frames; another thread is at them, or waits to be */
+    rt_ctx *next_ctx;
+    const char *stack_low, *stack_high;         /* the thread's own stack; NULL: not asked yet */
 };
 
 rt_ctx *rt_ctx_new_for_thread(void);            /* slow path of rt_get */
@@ -93,6 +97,26 @@ static inline rt_ctx *rt_get(void)              /* NULL only when memory is shor
     kb_thread *t = kb_tls;
     return __builtin_expect(t && t->runtime, 1) ? t->runtime : rt_ctx_new_for_thread();
 }
+
+/* ---- what a thread does to its call frames and placeholders stands between these (foreign.c) ------------------------------------------------ */
+void rt_wait_for_visitor(rt_ctx *ctx);
+static inline void rt_enter(rt_ctx *ctx)
+{
+    int32_t depth = atomic_load_explicit(&ctx->inside, memory_order_relaxed);
+    atomic_store_explicit(&ctx->inside, depth + 1, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst);  /* the visitor's barrier makes it a real one */
+    if (__builtin_expect(atomic_load_explicit(&ctx->visited, memory_order_acquire), 0) && depth == 0)
+        rt_wait_for_visitor(ctx);
+}
+static inline void rt_leave(rt_ctx *ctx)
+{
+    atomic_store_explicit(&ctx->inside, atomic_load_explicit(&ctx->inside, memory_order_relaxed) - 1, memory_order_release);
+}
+void rt_ctx_list(rt_ctx *ctx);
+void rt_ctx_unlist(rt_ctx *ctx);
+/* A PENDING handle that another frame made, of this thread or another, becomes REAL or ERROR. The caller holds a count and no lock. */
+kn_status rt_settle(kn_tensor *t);
+void rt_drop_pending(kn_tensor *t);             /* its last count is gone; DEAD after it */
 
 /* ---- an op call ---------------------------------------------------------------------------------------------------------- */
 typedef struct rt_op {
@@ -122,7 +146,6 @@ typedef struct rt_trace_ops {
     kn_status (*host_read)(rt_trace *f, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
     void (*host_write)(rt_trace *f, rt_ctx *ctx, rt_storage *s);    /* about to write this storage outside of an op */
     void (*dropped)(rt_trace *f, kn_tensor *t);                     /* a PENDING handle's last count is gone */
-    void (*retained)(rt_trace *f, kn_tensor *t);                    /* a PENDING handle was retained by the user */
     void (*breaks)(rt_trace *f, rt_ctx *ctx, int code, const char *site);     /* an explicit break, a disabled region */
     void (*module_enter)(rt_trace *f, kn_module *m);
     void (*module_leave)(rt_trace *f, kn_module *m);
@@ -134,8 +157,21 @@ struct rt_trace {
     const rt_trace_ops *ops;
     rt_trace *outer;                            /* what ctx->trace was before */
     uint32_t depth;                             /* scopes open when the call began */
+    const void *base;                           /* the call's C frame: all that it calls is below */
 };
+/* Ends the traced calls that were left by longjmp with no scope closing around them: their C frames are not above `here`, the caller's, so that they are gone. Calls
+ * on other stacks than the thread's own (fibers) are left alone. */
+void rt_end_left_calls(rt_ctx *ctx, const void *here);
 
+/* The host is about to write s outside of an operator: the thread's trace is told. */
+static inline void rt_host_writes(rt_ctx *ctx, rt_storage *s)
+{
+    if (!ctx || !ctx->trace)
+        return;
+    rt_enter(ctx);
+    ctx->trace->ops->host_write(ctx->trace, ctx, s);
+    rt_leave(ctx);
+}
 /* t becomes REAL whatever it takes; code and site say why. KN_OK, or the failure (an ERROR tensor's own status). */
 kn_status rt_need(kn_tensor *t, int code, const char *site);
 
@@ -156,11 +192,39 @@ void rt_module_pop(rt_ctx *ctx);
 /* ---- tensors ---------------------------------------------------------------------------------------------------------------- */
 /* A handle in the innermost scope. Takes over the counts of layout and storage, also on failure (then an error tensor). */
 kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *storage, int64_t offset);
-/* A bare handle with count 1 owned by the innermost scope, all fields but uid/ctx/count zero; NULL when memory is short. */
-kn_tensor *rt_handle_new(rt_ctx *ctx);
+/* A bare handle with count 1 owned by the innermost scope, all fields but uid/ctx/count zero; NULL when memory is short. A freed one is not used again
+ * before RT_QUARANTINE others were freed. */
+enum { RT_QUARANTINE = 32 };
+kn_tensor *rt_handle_new_slow(rt_ctx *ctx);
+static inline void rt_handle_clear(kn_tensor *t)
+{
+    atomic_store_explicit(&t->count, 1, memory_order_relaxed);
+    t->flags = 0;
+    t->slot = 0;
+    t->serial = 0;
+    t->layout = NULL;
+    t->storage = NULL;
+    t->offset = 0;
+    t->u.trace = NULL;
+}
+static inline kn_tensor *rt_handle_new(rt_ctx *ctx)
+{
+    if (__builtin_expect(ctx->n_free <= RT_QUARANTINE || !ctx->n_scopes || ctx->n_owned >= ctx->cap_owned, 0))
+        return rt_handle_new_slow(ctx);
+    kn_tensor *t = ctx->free_head;
+    ctx->free_head = t->u.next_free;
+    ctx->n_free--;
+    rt_handle_clear(t);
+    t->ctx = ctx;
+    t->owned_at = (uint32_t)ctx->n_owned;
+    ctx->owned[ctx->n_owned++] = (rt_owned){t, (uint32_t)ctx->n_scopes};
+    return t;
+}
+uint64_t rt_serial_next(void);                  /* for whoever hands out PENDING handles: never the same twice */
 bool rt_handle_own(rt_ctx *ctx, kn_tensor *t);  /* gives a handle to the innermost scope (takes over one count); false when memory is short */
 void rt_handles_return(rt_ctx *ctx);            /* the thread ends: its free handles go to the others */
 void rt_tensor_destroy(kn_tensor *t);           /* count reached zero */
+void rt_tensor_destroy_in(rt_ctx *ctx, kn_tensor *t);   /* ctx: the thread's, or NULL */
 static inline void rt_release(kn_tensor *t)
 {
     if (!t || t->flags & RT_T_STATIC)
@@ -223,6 +287,7 @@ kn_dtype rt_scalar_bits(const kn_value *v, int64_t *bits);
 extern const kb_layout rt_scalar_layouts[KB_DTYPE_COUNT];    /* rank 0 of each dtype */
 
 /* The path of the module call in progress, "blocks.0.fc1" (from the outermost module), "" outside; returns buf. */
+double rt_op_flops(const rt_op *c, const kn_tensor *out);      /* of products, convolutions and attention; else 0 */
 char *rt_module_path(char *buf, size_t size, const rt_ctx *ctx);
 
 /* ---- random numbers (CAPTURE 19) ----------------------------------------------------------------------------------------------- */
@@ -232,7 +297,7 @@ kn_status rt_rng_operands(kb_opcode op, int n_in, kn_value *in, const int64_t *w
 /* Philox counters (4 words each) that a call on an operand of this layout (NULL: none, or a failed one) uses. */
 int64_t rt_rng_counters(kb_opcode op, const kb_layout *x, const int64_t *words);
 /* The newest counters that were reserved with this seed were not used: their op's operand turned out to have failed, and eager draws nothing then. */
-void rt_rng_give_back(int64_t seed, int64_t counters);
+void rt_rng_give_back(rt_ctx *ctx, int64_t seed, int64_t counters);
 void rt_generator_release(kn_generator *g);     /* NULL: nothing */
 
 #endif

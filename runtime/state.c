@@ -45,7 +45,7 @@ static kn_status copy_to_device(const kn_tensor *t, const void *data, size_t byt
     kn_status s = dense ? kb_device_upload(device, dense, data, bytes) : kb_error_status();
     kb_buf out = rt_tensor_buf(t), in = {dense, l, false};
     if (s == KN_OK)
-        s = kb_run(&(kb_call){OP_clone, t->layout->dtype, 1, 1, &in, &out, NULL});
+        s = kb_run(&(kb_call){.op = OP_clone, .math = t->layout->dtype, .n_in = 1, .n_out = 1, .in = &in, .out = &out});
     kb_device_free(device, dense, bytes);
     kb_layout_release(l);
     return s;
@@ -83,9 +83,7 @@ kn_status rt_tensor_fill_from(kn_tensor *t, const void *data, const char *site)
         s = rt_storage_access(t->storage, true);
     if (s != KN_OK)
         return s;
-    rt_ctx *ctx = rt_get();
-    if (ctx && ctx->trace)
-        ctx->trace->ops->host_write(ctx->trace, ctx, t->storage);
+    rt_host_writes(rt_get(), t->storage);
     s = copy_elements(t, (char *)(uintptr_t)data, false);
     rt_storage_wrote(t->storage);
     return s;

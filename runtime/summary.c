@@ -31,7 +31,7 @@ static int64_t size_at(const rt_op *c, int operand, int dim) { return c->in[oper
 static double numel_at(const rt_op *c, int operand) { return c->in[operand].kind == KN_KIND_TENSOR ? (double)kn_numel(c->in[operand].as.tensor) : 0; }
 
 /* Products alone: two for each multiplication and addition, one for a bias added. */
-static double flops_of(const rt_op *c, const kn_tensor *out)
+double rt_op_flops(const rt_op *c, const kn_tensor *out)
 {
     double n = (double)kn_numel(out);
     const char *name = kb_op_info(c->op)->name;
@@ -39,6 +39,8 @@ static double flops_of(const rt_op *c, const kn_tensor *out)
         return 2 * n * (double)size_at(c, 0, -1);
     if (c->op == OP_addmm)
         return 2 * n * (double)size_at(c, 1, -1) + n;
+    if (c->op == OP_quantized_linear)
+        return 2 * n * (double)size_at(c, 0, -1) + (c->n_in > 2 && c->in[2].kind == KN_KIND_TENSOR ? n : 0) + (c->n_in > 3 && c->in[3].kind == KN_KIND_TENSOR ? n : 0);
     double bias = c->n_in > 2 && c->in[2].kind == KN_KIND_TENSOR ? n : 0;
     if (c->op == OP_linear)
         return 2 * n * (double)size_at(c, 0, -1) + bias;
@@ -57,10 +59,10 @@ static void book(summary *s, const rt_op *c, kn_tensor *const *out)
     int64_t bytes = 0;
     if (kn_failed(out[0]))
         return;
-    for (int i = 0; i < info->n_out && info->cls != KB_WRITE; i++)
+    for (int i = 0; i < kb_op_n_out(info, c->words) && info->cls != KB_WRITE; i++)
         if (info->cls != KB_VIEW || (c->in[0].kind == KN_KIND_TENSOR && out[i]->storage != c->in[0].as.tensor->storage))
             bytes += kn_numel(out[i]) * (int64_t)kb_dtype_bytes(kn_tensor_dtype(out[i]));
-    double flops = flops_of(c, out[0]);
+    double flops = rt_op_flops(c, out[0]);
     for (int i = 0; i < s->n_open; i++)
         if (s->open[i] >= 0) {
             s->rows[s->open[i]].bytes += bytes;
@@ -102,7 +104,7 @@ static void on_leave(rt_trace *f, kn_module *m)
 
 static void on_asked(rt_trace *f, rt_ctx *ctx, kn_tensor *t) { (void)f, (void)ctx, (void)t; }
 
-static const rt_trace_ops watching = {.op = on_op, .host_read = on_read, .host_write = on_write, .dropped = on_tensor, .retained = on_tensor, .breaks = on_break,
+static const rt_trace_ops watching = {.op = on_op, .host_read = on_read, .host_write = on_write, .dropped = on_tensor, .breaks = on_break,
     .module_enter = on_enter, .module_leave = on_leave, .abandon = on_abandon, .asked = on_asked, .foreign = on_foreign};
 
 /* ---- rows -------------------------------------------------------------------------------------------------------------------------------- */
@@ -225,7 +227,7 @@ static void print_totals(const summary *s, kn_module *m, size_t n, const kn_valu
 static kn_status watch(summary *s, rt_ctx *ctx, kn_module *inside, size_t n, const kn_value *args, const char *site)
 {
     KN_SCOPE;
-    s->trace = (rt_trace){&watching, NULL, (uint32_t)ctx->n_scopes};
+    s->trace = (rt_trace){&watching, NULL, (uint32_t)ctx->n_scopes, NULL};
     ctx->trace = &s->trace;
     kn_value y = rt_call(inside, n, args, site);
     ctx->trace = NULL;

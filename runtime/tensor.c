@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SLAB_HANDLES = 128, QUARANTINE = 32 };
+enum { SLAB_HANDLES = 128 };
 
 typedef struct slab { struct slab *next; kn_tensor handles[SLAB_HANDLES]; } slab;
 
@@ -48,7 +48,7 @@ static bool refill(rt_ctx *ctx)
         enqueue(ctx, t);
         t = next;
     }
-    if (ctx->n_free > QUARANTINE)
+    if (ctx->n_free > RT_QUARANTINE)
         return true;
     slab *s = kb_calloc(1, sizeof *s);
     if (!s)
@@ -74,29 +74,16 @@ void rt_handles_return(rt_ctx *ctx)
     ctx->n_free = 0;
 }
 
-kn_tensor *rt_handle_new(rt_ctx *ctx)
+kn_tensor *rt_handle_new_slow(rt_ctx *ctx)
 {
-    if (__builtin_expect(ctx->n_free <= QUARANTINE, 0) && !refill(ctx))
+    if (ctx->n_free <= RT_QUARANTINE && !refill(ctx))
         return NULL;
     kn_tensor *t = ctx->free_head;
     ctx->free_head = t->u.next_free;
     if (!ctx->free_head)
         ctx->free_tail = NULL;
     ctx->n_free--;
-    atomic_store_explicit(&t->count, 1, memory_order_relaxed);
-    t->flags = 0;
-    t->slot = 0;
-    t->serial = 0;
-    t->layout = NULL;
-    t->storage = NULL;
-    t->offset = 0;
-    t->u.trace = NULL;
-    if (__builtin_expect(ctx->n_scopes > 0 && ctx->n_owned < ctx->cap_owned, 1)) {      /* the usual case of rt_handle_own */
-        t->ctx = ctx;
-        t->owned_at = (uint32_t)ctx->n_owned;
-        ctx->owned[ctx->n_owned++] = (rt_owned){t, (uint32_t)ctx->n_scopes};
-        return t;
-    }
+    rt_handle_clear(t);
     if (rt_handle_own(ctx, t))
         return t;
     t->state = RT_DEAD;                         /* nobody would ever release it */
@@ -116,48 +103,51 @@ kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *stora
     t->layout = layout;
     t->storage = storage;
     t->offset = offset;
-    t->state = RT_REAL;
+    atomic_store_explicit(&t->state, RT_REAL, memory_order_relaxed);
     return t;
 }
 
 void rt_tensor_set_real(kn_tensor *t, rt_storage *s, int64_t offset)
 {
-    t->layout = kb_layout_retain(t->layout);    /* until now it was borrowed from the event */
+    kb_layout_retain(t->layout);                /* until now it was borrowed from the event */
     t->storage = s;
     t->offset = offset;
-    t->u.trace = NULL;
-    t->state = RT_REAL;
+    atomic_store_explicit(&t->state, RT_REAL, memory_order_release);
 }
 
 void rt_tensor_set_error(kn_tensor *t, kn_status s, const char *text)
 {
     t->layout = NULL;
+    t->serial = 0;                              /* its slot is a status from here on */
     t->u.error = kb_strdup(text);
     t->slot = t->u.error ? (uint32_t)s : KN_E_MEMORY;      /* without a sentence it says only that memory is short */
-    t->state = RT_ERROR;
+    atomic_store_explicit(&t->state, RT_ERROR, memory_order_release);
 }
 
-void rt_tensor_destroy(kn_tensor *t)
+void rt_tensor_destroy_in(rt_ctx *ctx, kn_tensor *t)
 {
     switch ((rt_state)t->state) {
+    case RT_PENDING:
+        if (__builtin_expect(ctx && t->ctx == ctx && atomic_load_explicit(&ctx->inside, memory_order_relaxed), 1))
+            t->u.trace->ops->dropped(t->u.trace, t);
+        else
+            rt_drop_pending(t);
+        break;
     case RT_DEAD:
         return;
-    case RT_PENDING:
-        t->u.trace->ops->dropped(t->u.trace, t);
-        break;
     case RT_ERROR:
         kb_free(t->u.error);
         break;
     case RT_REAL:
         rt_storage_release(t->storage);
         kb_layout_release(t->layout);
+        t->storage = NULL;
         break;
     }
-    t->state = RT_DEAD;
+    atomic_store_explicit(&t->state, RT_DEAD, memory_order_relaxed);
+    t->serial = 0;
     t->layout = NULL;
-    t->storage = NULL;
-    rt_ctx *ctx = rt_get();
-    if (ctx) {
+    if (__builtin_expect(ctx != NULL, 1)) {
         enqueue(ctx, t);
         return;
     }
@@ -249,15 +239,14 @@ kn_tensor *rt_error_tensorf(kn_status s, const char *op, const char *site, const
     return ctx ? rt_error_tensor(ctx, op, site) : &out_of_memory;
 }
 
+void rt_tensor_destroy(kn_tensor *t) { rt_tensor_destroy_in(rt_get(), t); }
+
 /* ---- counts and queries -------------------------------------------------------------------------------------------------------------- */
 kn_tensor *kn_retain(kn_tensor *t)
 {
     if (!t || t->state == RT_DEAD)
         return t;
-    rt_retain(t);
-    if (t->state == RT_PENDING)
-        t->u.trace->ops->retained(t->u.trace, t);
-    return t;
+    return rt_retain(t);
 }
 
 void kn_release(kn_tensor *t)
@@ -275,12 +264,32 @@ void kn_assign(kn_tensor **slot, kn_tensor *t)
     kn_release(old);
 }
 
+uint64_t rt_serial_next(void)
+{
+    static _Atomic(uint64_t) next = 1;
+    return atomic_fetch_add_explicit(&next, 1, memory_order_relaxed);
+}
+
 /* Whether a placeholder failed is known once it is computed, where values decide. */
+static __attribute__((noinline)) void settle_pending(kn_tensor *t)
+{
+    rt_ctx *ctx = rt_get();
+    if (!ctx)
+        return;
+    if (t->ctx != ctx) {
+        rt_settle(t);
+        return;
+    }
+    rt_enter(ctx);
+    if (t->state == RT_PENDING && ctx->trace == t->u.trace)
+        ctx->trace->ops->asked(ctx->trace, ctx, t);
+    rt_leave(ctx);
+}
+
 static inline void settle(const kn_tensor *t)
 {
-    rt_ctx *ctx = t && t->state == RT_PENDING ? rt_get() : NULL;
-    if (ctx && ctx->trace == t->u.trace)
-        ctx->trace->ops->asked(ctx->trace, ctx, (kn_tensor *)(uintptr_t)t);
+    if (t && t->state == RT_PENDING)
+        settle_pending((kn_tensor *)(uintptr_t)t);
 }
 
 bool kn_failed(const kn_tensor *t)
@@ -307,25 +316,74 @@ const char *kn_tensor_error(const kn_tensor *t)
     return t->state != RT_ERROR ? "" : t->u.error ? t->u.error : "out of memory";
 }
 
-static bool has_layout(const kn_tensor *t) { return t && (t->state == RT_REAL || t->state == RT_PENDING); }
+/* Of a placeholder: what it will have, unless another thread finds out meanwhile that it failed. */
+static __attribute__((noinline)) const kb_layout *layout_of_pending(kn_tensor *t)
+{
+    rt_ctx *ctx = rt_get();
+    if (!ctx || t->ctx != ctx)
+        rt_settle(t);
+    if (ctx)
+        rt_enter(ctx);
+    const kb_layout *l = t->state == RT_REAL || t->state == RT_PENDING ? t->layout : NULL;
+    if (ctx)
+        rt_leave(ctx);
+    return l;
+}
+
+static const kb_layout *layout_of(const kn_tensor *t)
+{
+    if (!t || t->state == RT_ERROR || t->state == RT_DEAD)
+        return NULL;
+    return t->state == RT_REAL ? t->layout : layout_of_pending((kn_tensor *)(uintptr_t)t);
+}
 
 kn_shape kn_tensor_shape(const kn_tensor *t)
 {
-    return has_layout(t) ? (kn_shape){t->layout->rank, t->layout->sizes} : (kn_shape){-1, NULL};
+    const kb_layout *l = layout_of(t);
+    return l ? (kn_shape){l->rank, l->sizes} : (kn_shape){-1, NULL};
 }
 
-static int64_t dim_of(const kn_tensor *t, int dim, const int64_t *values)
+static int64_t dim_of(const kb_layout *l, int dim, const int64_t *values)
 {
-    int rank = t->layout->rank, at = dim < 0 ? dim + rank : dim;
+    int rank = l->rank, at = dim < 0 ? dim + rank : dim;
     if (at >= 0 && at < rank)
         return values[at];
     kb_fail(KN_E_INDEX, "dimension %d is out of range for a tensor of rank %d", dim, rank);
     return -1;
 }
 
-int64_t kn_size(const kn_tensor *t, int dim) { return has_layout(t) ? dim_of(t, dim, t->layout->sizes) : -1; }
-int64_t kn_stride(const kn_tensor *t, int dim) { return has_layout(t) ? dim_of(t, dim, t->layout->strides) : -1; }
-int64_t kn_numel(const kn_tensor *t) { return has_layout(t) ? t->layout->numel : -1; }
-int kn_rank(const kn_tensor *t) { return has_layout(t) ? t->layout->rank : -1; }
-kn_dtype kn_tensor_dtype(const kn_tensor *t) { return has_layout(t) ? t->layout->dtype : (kn_dtype)0; }
-bool kn_is_contiguous(const kn_tensor *t) { return has_layout(t) && t->layout->contiguous; }
+int64_t kn_size(const kn_tensor *t, int dim)
+{
+    const kb_layout *l = layout_of(t);
+    return l ? dim_of(l, dim, l->sizes) : -1;
+}
+
+int64_t kn_stride(const kn_tensor *t, int dim)
+{
+    const kb_layout *l = layout_of(t);
+    return l ? dim_of(l, dim, l->strides) : -1;
+}
+
+int64_t kn_numel(const kn_tensor *t)
+{
+    const kb_layout *l = layout_of(t);
+    return l ? l->numel : -1;
+}
+
+int kn_rank(const kn_tensor *t)
+{
+    const kb_layout *l = layout_of(t);
+    return l ? l->rank : -1;
+}
+
+kn_dtype kn_tensor_dtype(const kn_tensor *t)
+{
+    const kb_layout *l = layout_of(t);
+    return l ? l->dtype : (kn_dtype)0;
+}
+
+bool kn_is_contiguous(const kn_tensor *t)
+{
+    const kb_layout *l = layout_of(t);
+    return l && l->contiguous;
+}

@@ -271,7 +271,7 @@ static bool run_eager(const op_case *c, result *out, spy *s)
     static const rt_trace_ops ops = {.op = spy_op};     /* one call by name reads, writes and enters nothing */
     rt_ctx *ctx = rt_get();
     memset(s, 0, sizeof *s);
-    s->trace = (rt_trace){&ops, ctx->trace, (uint32_t)ctx->n_scopes};
+    s->trace = (rt_trace){.ops = &ops, .outer = ctx->trace, .depth = (uint32_t)ctx->n_scopes};
     ctx->trace = &s->trace;
     kn_value v = call_by_name(c, inputs_of(c));
     ctx->trace = s->trace.outer;

@@ -10,16 +10,17 @@
  * A failing case is shrunk by leaving out instructions and printed; KN_DUMP_DIR keeps its graphs as .kn files.
  */
 #include <kiln/kiln.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { MAX_INSTR = 40, MAX_STACK = 64, N_PARAMS = 4, N_INPUTS = 2, N_KEPT = 3, N_MODULES = 8, CALLS = 7 };
+enum { MAX_INSTR = 40, MAX_STACK = 64, N_PARAMS = 4, N_INPUTS = 2, N_KEPT = 3, N_MODULES = 8, CALLS = 10 };
 
 typedef enum fz_op {
     FZ_UNARY, FZ_BINARY, FZ_SCALAR, FZ_VARYING, FZ_VIEW, FZ_REDUCE, FZ_SOFTMAX, FZ_NORM, FZ_MATMUL, FZ_LINEAR, FZ_WHERE, FZ_CAT, FZ_WRITE, FZ_WRITE_SCALAR,
     FZ_BRANCH, FZ_HOST_BRANCH, FZ_BREAK, FZ_DISABLED, FZ_KEEP, FZ_USE_KEPT, FZ_DROPOUT, FZ_RETURN, FZ_PARAM, FZ_CHILD, FZ_CREATE, FZ_CAST, FZ_READ, FZ_MAP,
-    FZ_MODULE, FZ_MODE, FZ_GATHER, FZ_SORT, FZ_MISC, FZ_DTYPE, FZ_NONZERO, FZ_COUNT
+    FZ_MODULE, FZ_MODE, FZ_GATHER, FZ_SORT, FZ_MISC, FZ_DTYPE, FZ_NONZERO, FZ_LOOP, FZ_COUNT
 } fz_op;
 
 typedef struct instr { uint8_t op, a, b, c; } instr;
@@ -180,7 +181,8 @@ static kn_tensor *through_dtype(kn_tensor *x, int which)
 {
     static const kn_dtype d[] = {KN_I32, KN_U8, KN_I16, KN_I8, KN_F16, KN_BF16, KN_F64, KN_I64};
     kn_tensor *y = kn_to(kn_clamp(x, -100.0, 100.0), d[which % 8]);
-    return kn_to(which & 8 ? kn_add(kn_mul(y, y), y) : kn_maximum(y, kn_neg(y)), KN_F32);
+    y = which & 8 ? kn_add(kn_mul(y, y), y) : kn_maximum(y, kn_neg(y));
+    return which & 16 ? y : kn_to(y, KN_F32);          /* some stay: what follows computes in them */
 }
 
 /* A probability that is none (of NaN) fails when it is read: what is drawn after it must be eager's all the same. */
@@ -228,7 +230,8 @@ static kn_value fuzz_forward(Fuzz *self, kn_tensor *x, kn_tensor *y)
 {
     const program *p = self->prog;
     machine m = {{x, y}, 2};
-    for (int i = 0; i < p->n; i++) {
+    int turns = 0, steps = 0;
+    for (int i = 0; i < p->n && steps < 200; i++, steps++) {
         instr in = p->code[i];
         kn_tensor *a = pick(&m, in.a), *b = pick(&m, in.b);
         int64_t last = kn_rank(a) > 0 ? kn_size(a, -1) : 0;
@@ -268,6 +271,12 @@ static kn_value fuzz_forward(Fuzz *self, kn_tensor *x, kn_tensor *y)
         case FZ_MISC: push(&m, misc(a, b, in.c)); break;
         case FZ_DTYPE: push(&m, through_dtype(a, in.c)); break;
         case FZ_NONZERO: if (in.c % 4 == 0) push(&m, kn_to(kn_nonzero(kn_gt(a, 0.0)), KN_F32)); break;
+        case FZ_LOOP:                           /* the last few again, as often as the call says, or data */
+            if (turns == 0)
+                turns = in.c % 4 == 3 ? 1 + positive(a) : 1 + (self->call * (1 + in.c % 5) + in.b) % 6;
+            if (--turns > 0)
+                i = i - 1 - in.a % 4 < -1 ? -1 : i - 1 - in.a % 4;
+            break;
         case FZ_COUNT: break;
         }
     }
@@ -325,6 +334,13 @@ static void world_free(world *w, bool compiled)
 
 static const char *why;
 
+static double number(const void *p, kn_dtype d, int64_t i)      /* of a float; 0 for other types */
+{
+    uint32_t u = d == KN_F16 || d == KN_BF16 ? ((const uint16_t *)p)[i] : 0;
+    bool nan = (u & 0x7fff) > (d == KN_F16 ? 0x7c00 : 0x7f80);
+    return d == KN_F32 ? ((const float *)p)[i] : d == KN_F64 ? ((const double *)p)[i] : nan ? NAN : 0;
+}
+
 static bool same_tensor(kn_tensor *a, kn_tensor *b)
 {
     if (!a || !b)
@@ -346,11 +362,12 @@ static bool same_tensor(kn_tensor *a, kn_tensor *b)
     why = "values differ";
     int64_t n = kn_numel(a);
     double *x = malloc((size_t)n * 8 + 8), *y = malloc((size_t)n * 8 + 8);
-    bool f32 = kn_tensor_dtype(a) == KN_F32, f64 = kn_tensor_dtype(a) == KN_F64;
-    size_t bytes = (size_t)n * (f32 ? 4 : kn_tensor_dtype(a) == KN_BOOL ? 1 : 8);
+    kn_dtype d = kn_tensor_dtype(a);
+    bool small = d == KN_BOOL || d == KN_U8 || d == KN_I8, half = d == KN_F16 || d == KN_BF16 || d == KN_I16;
+    size_t bytes = (size_t)n * (small ? 1 : half ? 2 : d == KN_F32 || d == KN_I32 ? 4 : 8);
     bool same = kn_read(a, x, bytes) == KN_OK && kn_read(b, y, bytes) == KN_OK;
     for (int64_t i = 0; same && i < n; i++) {
-        double p = f32 ? ((float *)x)[i] : f64 ? x[i] : 0, q = f32 ? ((float *)y)[i] : f64 ? y[i] : 0;
+        double p = number(x, d, i), q = number(y, d, i);
         size_t at = bytes / (size_t)(n ? n : 1);
         same = (p != p && q != q) || memcmp((char *)x + (size_t)i * at, (char *)y + (size_t)i * at, at) == 0;
     }
@@ -448,7 +465,7 @@ static program make(uint32_t seed)
 
 static const char *const names[] = {"unary", "binary", "scalar", "varying", "view", "reduce", "softmax", "norm", "matmul", "linear", "where", "cat", "write",
     "write_scalar", "branch", "host_branch", "break", "disabled", "keep", "use_kept", "dropout", "return", "param", "child", "create", "cast", "read", "map",
-    "module", "mode", "gather", "sort", "misc", "dtype", "nonzero"};
+    "module", "mode", "gather", "sort", "misc", "dtype", "nonzero", "loop"};
 
 static void shrink(program *p)
 {

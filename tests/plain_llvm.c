@@ -26,9 +26,8 @@ static void once(int i)
     lp_kernel *k = scale(by, 40);
     void *ptrs[] = {x, y};
     lp_fn fn;
-    double ms;
     size_t bytes;
-    cg_code *c = backend->compile(k, NULL, &fn, &ms, &bytes);
+    cg_code *c = kit_machine_code(backend, k, NULL, &fn, &bytes);
     for (int j = 0; j < 40; j++)
         x[j] = (float)j;
     lp_shape(k, shape);
@@ -37,7 +36,7 @@ static void once(int i)
     for (int j = 0; j < 40; j++)
         if (!c || y[j] != (float)j * by)
             __atomic_store_n(&wrong, 1, __ATOMIC_RELAXED);
-    backend->release(c);
+    kit_release(c);
     lp_free(k);
 }
 
@@ -81,15 +80,22 @@ int main(void)
         pthread_create(&t[i], NULL, several, (void *)(intptr_t)(i * 7));
     for (int i = 0; i < 2; i++)
         pthread_join(t[i], NULL);
-    /* a kernel that is still loaded goes with the session */
+    /* code outlives the session that made it */
     lp_kernel *k = scale(2, 8);
+    float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, y[8];
+    void *ptrs[] = {x, y};
+    int64_t shape[16];
     lp_fn fn;
-    double ms;
     size_t bytes;
-    if (!backend->compile(k, NULL, &fn, &ms, &bytes))
-        wrong = 1;
-    lp_free(k);
+    cg_code *kept = kit_machine_code(backend, k, NULL, &fn, &bytes);
+    lp_shape(k, shape);
     backend->shutdown();
+    if (kept)
+        fn(ptrs, NULL, shape, 0, 1, 0, 8);
+    if (!kept || y[7] != 16)
+        printf("code is gone with the session\n"), wrong = 1;
+    kit_release(kept);
+    lp_free(k);
     if (kit_blocks)
         printf("%ld blocks left after shutdown\n", kit_blocks), wrong = 1;
     once(3);

@@ -483,3 +483,40 @@ Test(cuda, graphs_with_devices_print_and_parse)
     cr_assert_null(ir_parse("graph (%0: f32[2] on cuda:0, %1: f32[2]) { %2 = add(%0, %1) return %2 }", error, sizeof error));
     cr_assert(strstr(error, "expected all tensors to be on the same device"), "%s", error);
 }
+
+/* ---- code on disk ------------------------------------------------------------------------------------------------------------------------------------- */
+static int kernels_compiled(void)
+{
+    kn_module *m = network(), *fast = kn_compile(m);
+    cr_assert_eq(kn_module_to(m, KN_CUDA(0)), KN_OK);
+    kn_tensor *d = on(kn_randn(KN_F32, KN_SHAPE(8, 40))), *eager = NULL;
+    for (int i = 0; i < 2; i++)
+        eager = kn_call(fast, d);
+    cr_assert(!kn_failed(eager), "%s", kn_tensor_error(eager));
+    int n = tr_module_of(fast)->graphs[0]->stats.kernels_compiled;
+    kn_module_free(fast);
+    kn_module_free(m);
+    return n;
+}
+
+Test(cuda, code_is_kept_on_disk)
+{
+    DEVICE();
+    char folder[] = "/tmp/kiln-cuda-cache-XXXXXX", command[256];
+    cr_assert_not_null(mkdtemp(folder));
+    kb_env_set(KB_ENV_KN_CACHE, "1");
+    kb_env_set(KB_ENV_KN_CACHE_DIR, folder);
+    cg_shutdown();
+    cr_assert_gt(kernels_compiled(), 0, "an empty folder has nothing");
+    cg_shutdown();                          /* what is loaded is forgotten, as in another process */
+    int again = kernels_compiled();
+    cg_cache_state c = cg_cache_state_get();
+    cr_assert_eq(again, 0, "%d compiled again; cache %s%s: %llu hits, %llu misses, %llu stored, %llu failed", again, c.on ? "on" : "off: ", c.why, (unsigned long long)c.hits,
+                 (unsigned long long)c.misses, (unsigned long long)c.stored, (unsigned long long)c.failed);
+    snprintf(command, sizeof command, "for f in %s/*.kno; do printf 'x' | dd of=\"$f\" bs=1 seek=200 conv=notrunc 2>/dev/null; done", folder);
+    cr_assert_eq(system(command), 0);
+    cg_shutdown();
+    cr_assert_gt(kernels_compiled(), 0, "damaged files are made anew");
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    cr_assert_eq(system(command), 0);
+}

@@ -120,7 +120,7 @@ TestSuite(examples, .init = enter_folder, .fini = leave_folder, .timeout = 300);
 
 Test(examples, compile_as_strict_c11)
 {
-    static const char *const names[] = {"quickstart", "breaks", "hooks", "shapes", "custom", "structured", "digits", "minilm"};
+    static const char *const names[] = {"quickstart", "breaks", "hooks", "shapes", "custom", "structured", "digits", "quantize", "minilm"};
     static const char *const compilers[] = {"gcc", "clang"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (int k = 0; k < 2; k++) {
@@ -249,6 +249,27 @@ Test(examples, digits)
     has(out, read);
     has(out, "all as expected\n");
     free(site), free(read), free(out);
+}
+
+/* f32 weights give the trained models' counts; bf16 and i8 lose at most two answers each. Speeds are printed, not judged: the machine is shared. */
+Test(examples, quantize)
+{
+    static const struct { const char *model; int right; } models[] = {{"ffn", 346}, {"cnn", 355}, {"transformer", 299}, {"early-exit", 344}, {"moe", 351}};
+    char *out = run("quantize", ".");
+    for (int i = 0; i < 5; i++) {
+        int right[3];
+        double off[3];
+        char name[16], *line = format("\n%s ", models[i].model), *at = strstr(out, line);
+        cr_assert(at && sscanf(at, "%15s f32 %d/360 %lf bf16 %d/360 %lf i8 %d/360 %lf", name, &right[0], &off[0], &right[1], &off[1], &right[2], &off[2]) == 7,
+                  "%s:\n%s", models[i].model, out);
+        cr_assert_eq(right[0], models[i].right, "%s", out);
+        cr_assert(off[0] < 1e-4 && off[1] > off[0] && off[1] < 0.1 && off[2] > off[0] && off[2] < 0.25, "%s", out);
+        cr_assert(abs(right[1] - right[0]) <= 2 && abs(right[2] - right[0]) <= 2, "%s", out);
+        free(line);
+    }
+    cr_assert_null(strstr(out, "DIFFER"), "%s", out);
+    has(out, "1 row:  f32 ");
+    free(out);
 }
 
 Test(examples, digits_without_its_data_fails_cleanly)

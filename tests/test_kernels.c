@@ -92,7 +92,7 @@ static kn_status run_into(kb_opcode op, ten *out, int n, const ten *in, const in
         *out = ten_new(inf.out[0].dtype, inf.out[0].rank, sizes);
     }
     o = (kb_buf){out->data, out->l, false};
-    return kb_run(&(kb_call){op, inf.math, n, 1, bufs, &o, words});
+    return kb_run(&(kb_call){op, inf.math, n, 1, bufs, &o, words, NULL});
 }
 
 static ten run(kb_opcode op, int n, const ten *in, const int64_t *words)
@@ -825,7 +825,7 @@ Test(kernels, short_memory)
             allow = tries;
             s = kb_run(&(kb_call){op == 0 ? OP_matmul : op == 1 ? OP_layer_norm : op == 2 ? OP_softmax : OP_log_softmax, KN_F32,
                 op == 0 ? 2 : op == 1 ? 4 : 1, 1, b, &o,
-                                  op == 1 ? WORDS(1, 64) : WORDS(-1)});
+                                  op == 1 ? WORDS(1, 64) : WORDS(-1), NULL});
             allow = 1000000;
             cr_assert(s == KN_OK || s == KN_E_MEMORY);
             cr_assert_eq(kb_data_stats().live, before);

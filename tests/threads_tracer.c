@@ -72,6 +72,12 @@ static void one_call(int me, int i)
         complain("a call failed", kn_last_error());
     else if (memcmp(want, got, bytes) != 0)
         complain("compiled differs from eager", "bits");
+    if (i % 16 == 5) {                          /* compiled modules of one target come and go on any thread */
+        kn_module *own = kn_compile(eager);
+        if (kn_read(kn_call(own, x, (int64_t)1), got, bytes) != KN_OK)
+            complain("a module of one's own failed", kn_last_error());
+        kn_module_free(own);
+    }
     kn_release(atomic_exchange(&passed[(me + 1) % CALLERS], kn_retain(y)));
     atomic_fetch_add(&shared_calls, 1);
 }

@@ -1,6 +1,7 @@
 #!/bin/bash
 # install-check.sh: installs into an empty folder and builds the examples against that alone, by pkg-config, as a user's project would;
 # also the public header by itself, as C and as C++ where a C++ compiler is here. Ends with "N passed, N failed".
+export KN_CACHE=${KN_CACHE:-0}
 set -uo pipefail
 cd "$(dirname "$0")/.."
 # Variables given to the calling make still hold below; its job slots don't reach here

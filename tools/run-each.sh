@@ -1,5 +1,6 @@
 #!/bin/bash
 # run-each.sh GLOB [ARGUMENT…]: runs every program build/tests/GLOB with those arguments. Ends with "N passed, N failed".
+export KN_CACHE=${KN_CACHE:-0}
 set -euo pipefail
 
 glob=$1

@@ -14,6 +14,8 @@ rm -rf "$reports"
 mkdir -p "$reports"
 export KN_BACKEND_DIR=${KN_BACKEND_DIR:-$PWD/$dir}
 limit=${TEST_TIMEOUT:-600}
+# Programs that tests start leave the user's object cache alone too
+export KN_CACHE=${KN_CACHE:-0}
 
 common=halt_on_error=1:abort_on_error=1:log_path=$PWD/$reports/report
 export UBSAN_OPTIONS=print_stacktrace=1:$common

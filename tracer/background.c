@@ -10,7 +10,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static tr_job *first, **last = &first;
 static tr_module *working_on;
 static pthread_t worker;
-static bool running, stopping;
+static bool running, stopping, paused;
 
 static void publish(tr_job *j)
 {
@@ -32,7 +32,7 @@ static void *work(void *unused)
     (void)unused;
     pthread_mutex_lock(&lock);
     while (!stopping) {
-        tr_job *j = first;
+        tr_job *j = paused ? NULL : first;
         if (!j) {
             pthread_cond_wait(&changed, &lock);
             continue;
@@ -42,7 +42,11 @@ static void *work(void *unused)
             last = &first;
         working_on = j->module;
         pthread_mutex_unlock(&lock);
-        tr_job_compile(j);
+        pthread_mutex_lock(&j->module->lock);
+        bool found = tr_job_find(j);
+        pthread_mutex_unlock(&j->module->lock);
+        if (!found)
+            tr_job_compile(j);
         publish(j);
         pthread_mutex_lock(&lock);
         working_on = NULL;
@@ -96,6 +100,31 @@ void tr_background_cancel(tr_module *m)
         tr_variant_free(j->variant);
         kb_free(j);
     }
+}
+
+/* Two steps, since the worker needs the module's lock to finish, and a caller may hold that while it adds a job. */
+void tr_background_pause(void)
+{
+    pthread_mutex_lock(&lock);
+    paused = true;
+    while (working_on)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+void tr_background_lock(bool take) { take ? pthread_mutex_lock(&lock) : pthread_mutex_unlock(&lock); }
+
+/* A child has no worker: the next job starts one, which takes what is queued as well. */
+void tr_background_resume(bool child)
+{
+    pthread_mutex_lock(&lock);
+    paused = false;
+    if (child) {
+        running = false;
+        pthread_cond_init(&changed, NULL);
+    }
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
 }
 
 void tr_background_stop(void)

@@ -4,11 +4,14 @@
  * recording, surprises). Sets only grow; a variant that outputs too little is replaced.
  */
 #include "base/env.h"
+#include "base/profile.h"
 #include "tracer/record.h"
 #include "tracer/tr.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { FIRST_RETRY = 32 };                      /* runs after a compilation that ran out of memory */
 
 /* ---- IR ------------------------------------------------------------------------------------------------------------------------------------ */
 typedef struct builder {
@@ -207,31 +210,6 @@ ir_graph *tr_build(const tr_frame *f, tr_graph *g, const uint8_t *out, tr_varian
 }
 
 /* ---- what a graph outputs -------------------------------------------------------------------------------------------------------------------------- */
-/* Everything that events below its end name, along all paths: slots of the graph, not yet their roots. True when the set grew. */
-static bool want_below(const tr_graph *g)
-{
-    const tr_event *top = g->end, *e = top;
-    bool grew = false;
-    for (;;) {
-        for (int k = 0; k < e->n_in; k++) {
-            tr_code c = e->in[k];
-            if (tr_kind(c) != TR_SLOT || tr_index(c) < g->first_slot || tr_index(c) >= g->end_slot)
-                continue;
-            grew |= !g->wanted[tr_index(c) - g->first_slot];
-            g->wanted[tr_index(c) - g->first_slot] = 1;
-        }
-        const tr_event *next = atomic_load(&e->child);
-        while (!next && e != top) {
-            next = atomic_load(&e->sibling);
-            if (!next)
-                e = e->parent;
-        }
-        if (!next)
-            return grew;
-        e = next;
-    }
-}
-
 /* The roots of what is wanted, on this call: what the program stores. In a block that the caller frees; NULL when memory is short. */
 static uint8_t *roots_of_wanted(const tr_frame *f, const tr_graph *g)
 {
@@ -251,7 +229,7 @@ void tr_variant_free(tr_variant *v)
 {
     while (v) {
         tr_variant *older = v->older;
-        cg_program_free(v->program);
+        tr_program_give(v->shared);
         kb_free(v->key);
         kb_free(v->inputs);
         kb_free(v->input_alias);
@@ -270,17 +248,24 @@ static bool checks_after_write(const tr_graph *g)
 {
     bool check = false;
     for (tr_event *e = g->end->parent; e != g->begin; e = e->parent) {
-        check |= (kb_op_info((kb_opcode)e->op)->flags & KB_F_CHECKS) != 0;
+        check |= e->checks;
         if (e->writes && check)
             return true;
     }
     return false;
 }
 
-static void give_up(tr_module *m, tr_graph *g, int code, const char *text)
+/* The graph's operators run one by one: for good, or where memory was short until some more runs have gone by, twice as many each time. */
+static void give_up(tr_module *m, tr_graph *g, kn_status status, int code, const char *text)
 {
-    g->fallback = code;
     atomic_fetch_add_explicit(&m->fallbacks, 1, memory_order_relaxed);
+    if (status == KN_E_MEMORY) {
+        g->retry_wait = g->retry_wait ? 2 * g->retry_wait : FIRST_RETRY;
+        atomic_store(&g->retry_at, atomic_load(&g->runs) + g->retry_wait);
+        tr_module_note(m, BREAK_COMPILE_MEMORY, g->end->parent->site, "graph %d runs its operators one by one for a while", g->number);
+        return;
+    }
+    g->fallback = code;
     tr_module_note(m, code, g->end->parent->site, "graph %d runs its operators one by one: %s", g->number, text);
 }
 
@@ -288,15 +273,14 @@ tr_job *tr_job_new(tr_frame *f, tr_graph *g)
 {
     tr_job *j = kb_calloc(1, sizeof *j);
     tr_variant *v = kb_calloc(1, sizeof *v);
-    if (f->generic && want_below(g))
-        atomic_fetch_add(&g->wanted_version, 1);
     uint8_t *out = roots_of_wanted(f, g);
     if (j && v && out) {
         *j = (tr_job){.module = f->module, .graph = g, .variant = v, .generic = f->generic, .miss = f->entry->miss, .begin = tr_now()};
         v->wanted_version = atomic_load(&g->wanted_version);
         j->ir = tr_build(f, g, out, v);
         if (!j->ir)
-            give_up(f->module, g, BREAK_BACKEND_FAILED, kb_error_text());
+            give_up(f->module, g, kb_error_status(), BREAK_BACKEND_FAILED, kb_error_text());
+        j->hash = j->ir && !f->generic ? ir_hash(j->ir) : 0;
     }
     kb_free(out);
     if (j && j->ir)
@@ -306,16 +290,66 @@ tr_job *tr_job_new(tr_frame *f, tr_graph *g)
     return NULL;
 }
 
-/* The long part: no lock is held. */
+/* Lock held, before compiling and again after it: another graph may have got its code meanwhile. */
+bool tr_job_find(tr_job *j)
+{
+    tr_program *p = tr_program_find(j->module, j->ir, j->hash);
+    if (!p)
+        return false;
+    tr_program_give(j->variant->shared);
+    j->variant->shared = p;
+    j->variant->program = p->code;
+    j->found = true;
+    return true;
+}
+
+/* The long part: no lock is held. The code generator is opened when a kernel has to be compiled; when that turns out to be impossible, all steps are
+ * eager. */
 void tr_job_compile(tr_job *j)
 {
-    cg_options o = {.name = "graph", .reduce_overhead = j->module->options.reduce_overhead, .no_backend = !cg_has_backend(j->ir)};
-    if (o.no_backend)
+    uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
+    cg_options o = {.name = "graph", .reduce_overhead = j->module->options.reduce_overhead, .no_backend = cg_has_no_backend(j->ir)};
+    cg_program *code = o.no_backend ? NULL : cg_compile(j->ir, &o);
+    if (!code && cg_has_no_backend(j->ir)) {
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
-    j->no_backend = o.no_backend;
-    j->variant->program = cg_compile(j->ir, &o);
-    if (!j->variant->program)
+        o.no_backend = j->no_backend = true;
+        code = cg_compile(j->ir, &o);
+    }
+    j->variant->shared = code ? tr_program_new(code) : NULL;
+    if (j->variant->shared)
+        j->variant->program = code;
+    else {
+        j->status = kb_error_status();
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
+    }
+    if (start) {
+        char name[64];
+        snprintf(name, sizeof name, "compile graph %d", j->graph->number);
+        kb_profile_span(KB_SPAN_COMPILE, name, NULL, j->graph->end->site, start);
+    }
+}
+
+/* What was made is counted, and charged to the miss that made it necessary. */
+static void count(tr_job *j)
+{
+    tr_module *m = j->module;
+    uint64_t us = (tr_now() - j->begin) / 1000;
+    j->graph->stats = cg_program_stats(j->variant->program);
+    m->kernels_compiled += (uint64_t)j->graph->stats.kernels_compiled;
+    m->cache_hits += (uint64_t)j->graph->stats.cache_hits;
+    m->cache_misses += (uint64_t)j->graph->stats.cache_misses;
+    m->cache_bytes += (uint64_t)j->graph->stats.cache_bytes;
+    if (j->generic && !j->graph->stats.kernels_compiled) {
+        m->plans++;
+        m->plan_us += us;
+        return;
+    }
+    m->compiles++;
+    m->compile_us += us;
+    j->variant->compile_us = us;
+    j->variant->charged = j->miss;
+    if (j->miss)
+        j->miss->us += us;
 }
 
 /* Lock held: what the compilation gave, or NULL. Frees the job. */
@@ -325,24 +359,19 @@ tr_variant *tr_job_finish(tr_job *j)
     tr_graph *g = j->graph;
     tr_variant *v = j->variant;
     if (j->no_backend && !g->fallback)
-        give_up(m, g, BREAK_NO_BACKEND, j->error);
+        give_up(m, g, KN_OK, BREAK_NO_BACKEND, j->error);
     if (!v->program) {
-        give_up(m, g, BREAK_BACKEND_FAILED, j->error);
+        give_up(m, g, j->status, BREAK_BACKEND_FAILED, j->error);
         tr_variant_free(v);
         v = NULL;
-    } else {
+    } else if (j->found || tr_job_find(j)) {
+        m->shared++;
         g->stats = cg_program_stats(v->program);
-        uint64_t us = (tr_now() - j->begin) / 1000;
-        if (j->generic && !g->stats.kernels_compiled) {
-            m->plans++;
-            m->plan_us += us;
-        } else {
-            m->compiles++;
-            m->compile_us += us;
-            v->compile_us = us;
-            v->charged = j->miss;
-            if (j->miss)
-                j->miss->us += us;
+    } else {
+        count(j);
+        if (j->hash) {
+            tr_program_list(m, v->shared, j->ir, j->hash);
+            j->ir = NULL;
         }
     }
     ir_free(j->ir);
@@ -355,7 +384,7 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
 {
     tr_variant *old = atomic_load(&g->variant);
     v->older = old;
-    if (old) {
+    if (old && v->compile_us) {                 /* code that was there for an equal graph costs nothing */
         m->recompiles++;
         tr_miss *x = tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
         if (x)
@@ -369,9 +398,10 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
 static void compile_graph(tr_frame *f, tr_graph *g)
 {
     tr_job *j = tr_job_new(f, g);
-    if (!j || (f->module->options.background && tr_background_add(j)))
+    if (!j || (!tr_job_find(j) && f->module->options.background && tr_background_add(j)))
         return;
-    tr_job_compile(j);
+    if (!j->found)
+        tr_job_compile(j);
     tr_variant *v = tr_job_finish(j);
     if (v)
         tr_variant_publish(f->module, g, v);
@@ -379,14 +409,12 @@ static void compile_graph(tr_frame *f, tr_graph *g)
 
 static void consider(tr_frame *f, tr_graph *g)
 {
-    if (g->fallback && g->fallback != BREAK_NO_BACKEND)
+    if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g))
         return;
     if (checks_after_write(g)) {
-        give_up(f->module, g, BREAK_EAGER_STEP, "an operator that checks values stands after a write");
+        give_up(f->module, g, KN_OK, BREAK_EAGER_STEP, "an operator that checks values stands after a write");
         return;
     }
-    if (want_below(g))
-        atomic_fetch_add(&g->wanted_version, 1);
     tr_variant *v = atomic_load(&g->variant);
     if (!f->generic && !g->queued && (!v || v->wanted_version != atomic_load(&g->wanted_version)))
         compile_graph(f, g);
@@ -394,11 +422,18 @@ static void consider(tr_frame *f, tr_graph *g)
 
 void tr_compile_path(tr_frame *f, tr_event *end)
 {
+    tr_module *m = f->module;
     if (!kb_env_flag(KB_ENV_KN_JIT) || strcmp(kb_env(KB_ENV_KN_BACKEND), "none") == 0)
         return;
-    pthread_mutex_lock(&f->module->lock);
+    pthread_mutex_lock(&m->lock);
+    bool novel = false;
     for (tr_event *e = end; e; e = e->parent)
-        if (e->graph)
+        if (e->graph) {
             consider(f, e->graph);
-    pthread_mutex_unlock(&f->module->lock);
+            novel |= e->graph->novel;
+            e->graph->novel = false;
+        }
+    if (f->recorded && !novel)
+        tr_path_was_light(m);
+    pthread_mutex_unlock(&m->lock);
 }

@@ -4,18 +4,47 @@
  * call's trace, inside kn_disable, or with KN_JIT=0 it is the target, called plainly.
  */
 #include "base/env.h"
+#include "base/profile.h"
 #include "runtime/face.h"
 #include "tracer/record.h"
 #include "tracer/tr.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ARG_TENSORS = 256 };
-
 /* ---- one call ------------------------------------------------------------------------------------------------------------------------- */
-typedef struct tensor_list { kn_tensor *t[MAX_ARG_TENSORS]; int n; bool plain; } tensor_list;
+enum { FEW_TENSORS = 64 };
+typedef struct tensor_list { kn_tensor *few[FEW_TENSORS], **t; int n; int64_t cap; bool plain; } tensor_list;
 
-/* plain: something in the arguments that a trace can't start from: too many tensors, an error, a dead or foreign placeholder. */
+static void list_init(tensor_list *l)
+{
+    l->t = l->few;
+    l->n = 0;
+    l->cap = FEW_TENSORS;
+    l->plain = false;
+}
+
+static void list_fini(tensor_list *l)
+{
+    if (l->t != l->few)
+        kb_free(l->t);
+}
+
+static bool list_add(tensor_list *l, kn_tensor *t)
+{
+    if (l->n == l->cap) {
+        kn_tensor **more = kb_alloc((size_t)l->cap * 2 * sizeof *more);
+        if (!more)
+            return false;
+        memcpy(more, l->t, (size_t)l->cap * sizeof *more);
+        list_fini(l);
+        l->t = more;
+        l->cap *= 2;
+    }
+    l->t[l->n++] = t;
+    return true;
+}
+
+/* plain: something in the arguments that a trace can't start from: an error, a dead or foreign placeholder; or memory for the list is short. */
 static void collect(tensor_list *l, kn_value v, bool results)
 {
     if (v.kind == KN_KIND_TUPLE || v.kind == KN_KIND_DICT) {
@@ -25,11 +54,11 @@ static void collect(tensor_list *l, kn_value v, bool results)
     }
     if (v.kind != KN_KIND_TENSOR)
         return;
+    if (!results && v.as.tensor->state == RT_PENDING)
+        rt_settle(v.as.tensor);                 /* a call that is running on another thread made it, or one that this thread is in */
     bool usable = results || v.as.tensor->state == RT_REAL;
-    if (l->n == MAX_ARG_TENSORS || !usable)
+    if (!usable || !list_add(l, v.as.tensor))
         l->plain = true;
-    else
-        l->t[l->n++] = v.as.tensor;
 }
 
 /* Mapped for writing: ops that touch it must fail as eager's do. */
@@ -45,31 +74,57 @@ static _Atomic(int) stance;
 
 void kn_set_stance(kn_stance s) { atomic_store(&stance, (int)s); }
 
+/* The first recording of an entry needs code of its own, like any way not seen before. */
+static bool may_begin(tr_module *m, tr_entry *e, const char *site)
+{
+    if (__builtin_expect(atomic_load_explicit(&e->root->child, memory_order_relaxed) != NULL, 1))
+        return true;
+    pthread_mutex_lock(&m->lock);
+    bool may = tr_may_record(m, site);
+    pthread_mutex_unlock(&m->lock);
+    if (!may)
+        atomic_fetch_add_explicit(&m->fallbacks, 1, memory_order_relaxed);
+    return may;
+}
+
 static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t n, const kn_value *values, const char *site)
 {
     tr_entry *e = tr_entry_find(m, args->n, args->t);
     bool strict = atomic_load_explicit(&stance, memory_order_relaxed) == KN_STANCE_FAIL_ON_RECOMPILE;
-    if (!e && strict && atomic_load(&m->entries))
+    if (!e && strict && atomic_load(&m->entries)) {
+        list_fini(args);
         return kn_value_tensor(rt_error_tensorf(KN_E_STATE, "compile", site, "a recompilation is needed (the inputs' layouts are new), and the stance is to fail then"));
+    }
     if (!e)
         e = tr_entry_add(m, args->n, args->t, site);
     bool pure = m->options.pure && e && (size_t)args->n == n;   /* tensors only: numbers among the arguments are not the entry's to guard */
     if (pure) {
         kn_tensor *t = tr_pure_call(m, e, ctx, args->t);
-        if (t)
+        if (t) {
+            list_fini(args);
             return kn_value_tensor(t);
+        }
     }
     uint64_t epoch = atomic_load_explicit(&rt_module_epoch, memory_order_acquire);
-    tr_frame *f = e ? tr_frame_new(m, e, ctx, args->t, args->n) : NULL;
+    rt_enter(ctx);
+    tr_frame *f = e && may_begin(m, e, site) ? tr_frame_new(m, e, ctx, args->t, args->n) : NULL;
+    rt_leave(ctx);
+    list_fini(args);                            /* before forward: a longjmp out of it would leak the list */
+    list_init(args);
     if (!f)
         return rt_call(m->target, n, values, site);
     if (f->mode == TR_REPLAY)
         atomic_fetch_add_explicit(&m->replays, 1, memory_order_relaxed);
+    f->trace.base = __builtin_frame_address(0);
     ctx->trace = &f->trace;
     kn_value v = rt_call(m->target, n, values, site);
-    tensor_list out = {.n = 0};
+    tensor_list out;
+    list_init(&out);
     collect(&out, v, true);
+    rt_enter(ctx);
     tr_finish(f, out.t, out.n);
+    rt_leave(ctx);
+    list_fini(&out);
     if (__builtin_expect(f->lost_write != NULL, 0))
         v = kn_value_tensor(rt_error_tensorf(f->lost_status, NULL, NULL, "%s", f->lost_write));
     if (strict && f->recorded && f->diverged)
@@ -84,17 +139,24 @@ static kn_value compiled_call(kn_module *base, size_t n, const kn_value *values,
 {
     tr_module *m = (tr_module *)base;
     rt_ctx *ctx = rt_get();
-    tensor_list args = {.n = 0, .plain = false};
+    tensor_list args;
     atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
+    if (ctx && __builtin_expect(ctx->trace || ctx->parked, 0))
+        rt_end_left_calls(ctx, __builtin_frame_address(0));
     if (!ctx || ctx->trace || ctx->disabled || !kb_env_flag(KB_ENV_KN_JIT) || atomic_load_explicit(&stance, memory_order_relaxed) == KN_STANCE_EAGER)
         return rt_call(m->target, n, values, site);
+    list_init(&args);
     for (size_t i = 0; i < n; i++)
         collect(&args, values[i], false);
-    if (args.plain || any_mapped(&args))
-        return rt_call(m->target, n, values, site);
-    kn_value v = traced_call(m, ctx, &args, n, values, site);
+    bool traced = !args.plain && !any_mapped(&args);
+    if (!traced)
+        list_fini(&args);
+    uint64_t start = traced && kb_profile_on() ? kb_profile_now() : 0;
+    kn_value v = traced ? traced_call(m, ctx, &args, n, values, site) : rt_call(m->target, n, values, site);
+    if (__builtin_expect(start != 0, 0))
+        kb_profile_span(KB_SPAN_CALL, kn_class_name(m->target), NULL, site, start);
     char breaks[KB_ERROR_TEXT / 2];
-    if (m->options.fullgraph && tr_list_breaks(m, breaks, sizeof breaks)) {
+    if (traced && m->options.fullgraph && tr_list_breaks(m, breaks, sizeof breaks)) {
         kb_fail(KN_E_STATE, "fullgraph was asked for, but forward has graph breaks:%s", breaks);
         return kn_value_tensor(rt_error_tensor(ctx, "compile", m->site));
     }
@@ -111,6 +173,8 @@ static void free_events(tr_event *top)
     tr_event *e = top;
     while (e) {                                 /* depth first; events are the arena's, layouts are counted */
         tr_event *next = atomic_load(&e->child);
+        if (e->kind == EV_OP)
+            kb_words_release((kb_opcode)e->op, e->words);
         for (int i = 0; e->kind == EV_OP && i < e->n_out; i++)
             kb_layout_release(e->out[i].layout);
         for (int i = 0; i < e->n_bind; i++)
@@ -127,6 +191,7 @@ static void free_events(tr_event *top)
 static void compiled_destroy(void *self)
 {
     tr_module *m = self;
+    tr_module_unlist(m);
     tr_background_cancel(m);
     tr_frame_destroy(atomic_exchange(&m->spare, NULL));
     for (int64_t i = 0; i < m->n_graphs; i++) {
@@ -139,6 +204,7 @@ static void compiled_destroy(void *self)
         for (int i = 0; i < e->n_args; i++)
             kb_layout_release(e->layouts[i]);
     }
+    tr_programs_free(m);
     kb_free(m->graphs);
     kb_free(m->ends);
     kb_arena_free(&m->arena);
@@ -177,6 +243,7 @@ kn_module *(kn_compile)(kn_module *target, const kn_compile_options *o, size_t o
     if (!m)
         return NULL;
     pthread_mutex_init(&m->lock, NULL);
+    tr_module_list(m);
     if (rt_module_borrow(&m->base, target, &compiled_ops) == KN_OK)
         return &m->base;
     kn_module_free(&m->base);

@@ -6,6 +6,7 @@
  */
 #include "base/env.h"
 #include "tracer/record.h"
+#include "base/profile.h"
 #include "tracer/tr.h"
 #include <stdio.h>
 #include <string.h>
@@ -130,7 +131,7 @@ static kn_status run_op(tr_frame *f, const tr_event *e)
     if (!fresh)
         return KN_OK;
     return tr_copies(f, e) ? kb_run_copy(&in[0], out[0].data)
-                           : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, tr_words(f, e)});
+                           : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, tr_words(f, e), NULL});
 }
 
 static void run_event(tr_frame *f, const tr_event *e)
@@ -230,7 +231,7 @@ static void move_numbers(tr_frame *f, const tr_event *e, unused_numbers *u)
     if (tr_kind(e->in[0]) != TR_SLOT || !error_of_operand(f, e->in[0]))
         return;
     if (seed != u->seed) {
-        rt_rng_give_back(u->seed, u->counters);
+        rt_rng_give_back(f->ctx, u->seed, u->counters);
         *u = (unused_numbers){seed, 0};
     }
     u->counters += rt_rng_counters((kb_opcode)e->op, tr_out_of(f, tr_index(e->in[0]))->layout, tr_words(f, e));
@@ -239,9 +240,10 @@ static void move_numbers(tr_frame *f, const tr_event *e, unused_numbers *u)
 /* Whatever is computed from old contents comes before the first op: the ops may write. */
 static kn_status run_ops_to(tr_frame *f, tr_event *last)
 {
-    if (last == f->graph_begin)
+    tr_event *begin = f->ran_to ? f->ran_to : f->graph_begin;
+    if (last == begin)
         return KN_OK;
-    event_list l = events_between(f->graph_begin, last);
+    event_list l = events_between(begin, last);
     bool writes = false;
     for (int64_t i = 0; i < l.n; i++) {
         const tr_event *e = event_at(&l, i);
@@ -258,7 +260,7 @@ static kn_status run_ops_to(tr_frame *f, tr_event *last)
         run_event(f, event_at(&l, i));
     }
     if (unused.counters)
-        rt_rng_give_back(unused.seed, unused.counters);
+        rt_rng_give_back(f->ctx, unused.seed, unused.counters);
     f->program_ns += tr_now() - before;
     kb_free(l.path);
     fill_range(f, f->graph_slot, f->n_slots);
@@ -266,6 +268,12 @@ static kn_status run_ops_to(tr_frame *f, tr_event *last)
 }
 
 kn_status tr_run_ops(tr_frame *f) { return run_ops_to(f, f->at); }
+
+void tr_run_ahead(tr_frame *f)
+{
+    run_ops_to(f, f->at);
+    f->ran_to = f->at;
+}
 
 /* ---- values that no program gave -------------------------------------------------------------------------------------------------------------- */
 /* Computes root slot `want` from what is there. The ops in between don't write: graphs that do leave nothing behind. */
@@ -470,6 +478,11 @@ static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v
     uint64_t before = tr_now();
     s = cg_run_once(v->program, r->inputs, r->sources, r->scalars, r->outputs, done);
     f->program_ns += tr_now() - before;
+    if (kb_profile_on()) {
+        char name[32];
+        snprintf(name, sizeof name, "graph %d", g->number);
+        kb_profile_span(KB_SPAN_PROGRAM, name, NULL, g->end->site, before);
+    }
     for (int i = 0; i < v->n_outputs; i++) {
         if (s != KN_OK) {
             kb_free(r->fresh[i]);
@@ -558,7 +571,7 @@ static tr_variant *code_for(tr_frame *f, tr_graph *g)
 {
     if (!f->generic)
         return atomic_load_explicit(&g->variant, memory_order_acquire);
-    if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || strcmp(kb_env(KB_ENV_KN_BACKEND), "none") == 0)
+    if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g) || strcmp(kb_env(KB_ENV_KN_BACKEND), "none") == 0)
         return NULL;
     return tr_plan_take(f, g);
 }
@@ -572,40 +585,6 @@ static void ask_for_pending(tr_frame *f, const tr_graph *g)
     }
 }
 
-/* ---- never slower: real calls alternate between the program and its operators until one has won ------------------------------------------ */
-enum { TRIAL_WARM = 4, TRIAL_RUNS = 20, TRIAL_AGAIN = 4096, TRIAL_MARGIN_NS = 1000 };
-
-/* Which way this run goes. Both give the same bits, so that the choice is free; nothing runs twice. */
-static bool trial_by_ops(tr_variant *v, uint32_t *run)
-{
-    *run = atomic_fetch_add_explicit(&v->trial_runs, 1, memory_order_relaxed);
-    if (*run >= TRIAL_RUNS)
-        return atomic_load_explicit(&v->retired, memory_order_relaxed);
-    return *run >= TRIAL_WARM && *run % 2;
-}
-
-static void trial_note(tr_frame *f, tr_graph *g, tr_variant *v, uint32_t run, bool by_ops, uint64_t ns)
-{
-    if (run >= TRIAL_RUNS) {
-        if (run % TRIAL_AGAIN == 0 && atomic_load(&v->retired))
-            atomic_store(&v->trial_runs, TRIAL_WARM);           /* the loser gets another chance */
-        return;
-    }
-    uint64_t best = atomic_load(&v->trial_ns[by_ops]);
-    if (run >= TRIAL_WARM && (best == 0 || ns < best))
-        atomic_store(&v->trial_ns[by_ops], ns);
-    if (run != TRIAL_RUNS - 1)
-        return;
-    uint64_t program = atomic_load(&v->trial_ns[0]), ops = atomic_load(&v->trial_ns[1]);
-    bool slower = ops && program > ops + ops / 4 && program > ops + TRIAL_MARGIN_NS;
-    atomic_store(&v->retired, slower);
-    if (!slower)
-        return;
-    pthread_mutex_lock(&f->module->lock);
-    tr_module_note(f->module, BREAK_SLOWER, g->end->site, "graph %d took %.1f us, its operators %.1f us", g->number, (double)program / 1000, (double)ops / 1000);
-    pthread_mutex_unlock(&f->module->lock);
-}
-
 kn_status tr_run_graph(tr_frame *f, tr_event *end)
 {
     tr_graph *g = end->graph;
@@ -614,20 +593,24 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
     if (g->writes && f->n_pending)
         tr_fill_leftovers(f);
     atomic_fetch_add_explicit(&g->runs, 1, memory_order_relaxed);
+    if (__builtin_expect(f->ran_to != NULL, 0))
+        return run_ops_to(f, end->parent);      /* the rest of them */
     tr_variant *v = code_for(f, g);
     kn_status s = KN_E_STATE;
     bool done = false, by_ops = false;
-    uint32_t run = TRIAL_RUNS;
+    uint32_t run = 0;
     uint64_t before = f->program_ns;
     if (v && (!g->writes || covers(f, v, g))) {
         if (!cg_program_device(v->program))     /* a device's work is only started here: there is nothing to time */
-            by_ops = trial_by_ops(v, &run);
+            by_ops = tr_trial_by_ops(v, &run);
         s = by_ops ? run_ops_to(f, end->parent) : run_code(f, g, v, &done);
         done |= by_ops;
         if (s == KN_OK)
-            trial_note(f, g, v, run, by_ops, f->program_ns - before);
+            tr_trial_note(f, g, v, run, by_ops, f->program_ns - before);
     } else if (v)
         ask_for_pending(f, g);
+    else if (atomic_load_explicit(&g->retry_at, memory_order_relaxed) && tr_retry_now(g))
+        f->rebuild = true;
     if (v && f->generic)
         tr_plan_give(g, v);
     if (s == KN_OK || done)

@@ -4,6 +4,7 @@
  * longest path.
  */
 #include "tracer/tr.h"
+#include "base/profile.h"
 #include "base/userop.h"
 #include "tracer/record.h"
 #include <string.h>
@@ -24,10 +25,9 @@ static bool binds(const tr_frame *f, const tr_event *e, uint32_t index, const kn
 {
     if (t->state != RT_REAL || t->serial == f->serial)
         return false;
-    for (int i = 0; i < e->n_bind; i++)
-        if (e->bind[i].index == index)
-            return kb_layout_equal(t->layout, e->bind[i].layout) && !atomic_load_explicit(&t->storage->mapped_write, memory_order_relaxed);
-    return false;
+    uint32_t i = index - e->first_extern;       /* they are numbered by first use */
+    return i < e->n_bind && (t->layout == e->bind[i].layout || kb_layout_equal(t->layout, e->bind[i].layout)) &&
+           !atomic_load_explicit(&t->storage->mapped_write, memory_order_relaxed);
 }
 
 /* Operand k of the call against the event's. New externs go to f->externs past n_externs, not yet counted. */
@@ -131,38 +131,6 @@ static inline bool event_fits(tr_frame *f, const tr_event *e, const rt_op *c)
     return (e->op != OP_custom || custom_fits(e, c)) && commit(f, e, n_externs);
 }
 
-/* No child fits: would one if sizes were free? Then the entry gives way to a generic one. */
-static bool differs_by_sizes(const tr_frame *f, const tr_event *e, const rt_op *c)
-{
-    if (e->kind != EV_OP || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words)
-        return false;
-    for (int i = 0; i < c->n_words; i++)
-        if (!(e->size_mask >> i & 1) && e->words[i] != c->words[i])
-            return false;
-    uint32_t bound = f->n_externs;
-    for (int k = 0; k < c->n_in; k++) {
-        const kn_value *v = &c->in[k];
-        int64_t bits;
-        tr_code code = e->in[k];
-        if (tr_kind(code) == TR_SCALAR ? rt_scalar_bits(v, &bits) != tr_scalar_dtype(code) : tr_kind(code) == TR_NONE && v->kind != KN_KIND_NONE)
-            return false;
-        if (tr_kind(code) != TR_SLOT && tr_kind(code) != TR_EXTERN)
-            continue;
-        if (v->kind != KN_KIND_TENSOR)
-            return false;
-        const kn_tensor *t = v->as.tensor;
-        if (tr_kind(code) == TR_SLOT ? t->serial != f->serial || t->slot != tr_index(code) : t->state != RT_REAL || t->serial == f->serial)
-            return false;
-        if (tr_kind(code) == TR_EXTERN && tr_index(code) < f->n_externs && f->externs[tr_index(code)] != t)
-            return false;
-        for (int i = 0; tr_kind(code) == TR_EXTERN && tr_index(code) >= bound && i < e->n_bind; i++)
-            if (e->bind[i].index == tr_index(code) && (e->bind[i].layout->dtype != t->layout->dtype || e->bind[i].layout->rank != t->layout->rank
-                || e->bind[i].layout->device != t->layout->device))
-                return false;
-    }
-    return true;
-}
-
 void tr_note_write(tr_frame *f, tr_code target, const kn_tensor *x)
 {
     const rt_storage *s = x->storage;
@@ -195,7 +163,7 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
         kn_tensor *t = rt_handle_new(ctx);
         if (!t)
             return false;
-        t->state = RT_PENDING;
+        atomic_store_explicit(&t->state, RT_PENDING, memory_order_relaxed);
         t->serial = f->serial;
         t->slot = e->first_slot + (uint32_t)i;
         t->layout = f->generic ? f->shapes[t->slot].out.layout : e->out[i].layout;
@@ -205,6 +173,50 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
         f->n_pending++;
         out[i] = t;
     }
+    return true;
+}
+
+/* The usual case of replay_op, with as few instructions as can be: the first child, an event that is plain, in a frame of fixed sizes. Where it does not fit
+ * nothing has changed (numbers past n_scalars and externs past n_externs are nobody's) and replay_op tries again. */
+static inline bool replay_plain(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+{
+    tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire);
+    if (__builtin_expect(!e || !e->plain || e->room > f->room || f->mapped || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words, 0))
+        return false;
+    for (int i = 0; i < c->n_words; i++)
+        if (e->words[i] != c->words[i])
+            return false;
+    uint32_t n_externs = f->n_externs;
+    const kn_value *v = c->in;
+    for (const tr_code *in = e->in, *end = in + c->n_in; in < end; in++, v++) {
+        tr_code code = *in;
+        if (tr_kind(code) == TR_SLOT) {         /* no other handle of this call's serial has this slot; dead ones and errors have no serial */
+            if (v->kind != KN_KIND_TENSOR || v->as.tensor->serial != f->serial || v->as.tensor->slot != tr_index(code))
+                return false;
+        } else if (tr_kind(code) == TR_NONE) {
+            if (v->kind != KN_KIND_NONE)
+                return false;
+        } else if (!operand_fits(f, e, (int)(in - e->in), v, &n_externs))
+            return false;
+    }
+    kn_tensor *t = rt_handle_new(ctx);
+    if (!t)
+        return false;
+    for (; f->n_externs < n_externs; f->n_externs++)
+        rt_retain(f->externs[f->n_externs]);
+    atomic_store_explicit(&t->state, RT_PENDING, memory_order_relaxed);
+    t->serial = f->serial;
+    t->slot = e->first_slot;
+    t->layout = e->out[0].layout;
+    t->u.trace = &f->trace;
+    tr_slot *s = &f->slots[e->first_slot];
+    s->t = t;
+    s->event = e;
+    f->n_pending++;
+    f->at = e;
+    f->n_slots = e->first_slot + 1;
+    f->n_scalars = e->first_scalar + e->n_scalar;
+    out[0] = t;
     return true;
 }
 
@@ -219,7 +231,9 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
             out[0] = c->in[0].as.tensor;
             tr_note_write(f, e->in[0], out[0]);
         } else if (!hand_out(f, ctx, e, out)) {
-            out[0] = out[1] = out[2] = rt_error_tensor(ctx, kb_op_info(c->op)->name, c->site);
+            kn_tensor *bad = rt_error_tensor(ctx, kb_op_info(c->op)->name, c->site);
+            for (int i = 0; i < KB_MAX_OUT; i++)
+                out[i] = bad;
             return true;
         }
         f->at = e;
@@ -227,16 +241,11 @@ static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
         f->n_scalars = e->first_scalar + e->n_scalar;
         return true;
     }
-    if (!f->generic)
-        for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire))
-            if (differs_by_sizes(f, e, c)) {
-                atomic_store_explicit(&f->entry->superseded, true, memory_order_relaxed);
-                break;
-            }
     return false;
 }
 
 static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n, const char *site, int64_t bytes);
+static tr_event *find_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n);
 static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
 
 /* An op whose size depends on values, or one that moves a tensor between devices: its operands are read as the host reads them, which ends the graph; the op runs
@@ -251,10 +260,20 @@ static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor *
     rt_eager(ctx, c, out);
 }
 
+/* A turn of a loop ends here on a known path: its graph runs. False when there is no such end, or the graph failed and the call goes on eagerly. */
+static bool pass_cut(tr_frame *f)
+{
+    tr_event *e = find_end(f, EV_CUT, 0, NULL, 0);
+    return e && end_graph(f, EV_CUT, 0, NULL, 0, e->site, 0) == KN_OK && f->mode == TR_REPLAY;
+}
+
 /* Everything but an op that is as recorded. */
 static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     rt_trace *trace = &f->trace;
+    for (int k = 0; k < c->n_in; k++)           /* other calls' placeholders first: they become tensors from outside */
+        if (c->in[k].kind == KN_KIND_TENSOR && c->in[k].as.tensor->state == RT_PENDING && c->in[k].as.tensor->serial != f->serial)
+            rt_settle(c->in[k].as.tensor);
     if (__builtin_expect((kb_op_info(c->op)->flags & (KB_F_DYNAMIC | KB_F_MOVES)) != 0, 0)) {
         dynamic_op(trace, ctx, c, out);
         return;
@@ -271,22 +290,34 @@ static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const
         return;
     }
     if (f->mode == TR_REPLAY) {
-        if (replay_op(f, ctx, c, out))
+        if (replay_op(f, ctx, c, out) || (pass_cut(f) && replay_op(f, ctx, c, out)))
             return;
-        tr_diverge(f);
+        if (f->mode == TR_REPLAY)
+            tr_left_at(f, c);
+        if (f->mode == TR_REPLAY)
+            tr_diverge(f);
     }
+    if (f->mode == TR_RECORD && f->at != f->graph_begin && tr_is_head(f, c))
+        end_graph(f, EV_CUT, 0, NULL, 0, c->site, 0);
     if (f->mode == TR_RECORD)
         tr_record_op(f, c, out);
     else
         rt_eager(ctx, c, out);
 }
 
+static __attribute__((noinline)) void other_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+{
+    bool plain = f->mode == TR_REPLAY && !ctx->disabled && c->op != OP_custom;
+    if (!plain || !replay_op(f, ctx, c, out))
+        unusual_op(f, ctx, c, out);
+}
+
 static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     tr_frame *f = frame_of(trace);
-    bool plain = f->mode == TR_REPLAY && !ctx->disabled && c->op != OP_custom;  /* ops of dynamic size are never recorded: they match nothing */
-    if (__builtin_expect(!plain || !replay_op(f, ctx, c, out), 0))
-        unusual_op(f, ctx, c, out);
+    /* ops of dynamic size are never recorded: they match nothing */
+    if (__builtin_expect(f->mode != TR_REPLAY || ctx->disabled || !replay_plain(f, ctx, c, out), 0))
+        other_op(f, ctx, c, out);
 }
 
 /* ---- side exit --------------------------------------------------------------------------------------------------------------------------- */
@@ -314,12 +345,10 @@ void tr_diverge(tr_frame *f)
     tr_trace("side exit after event '%s' at %s", f->at->kind == EV_OP ? kb_op_info((kb_opcode)f->at->op)->name : "start", f->at->site ? f->at->site : "?");
     kn_status s = tr_run_ops(f);
     tr_fill_leftovers(f);
+    bool superseded = atomic_load_explicit(&f->entry->superseded, memory_order_relaxed);    /* the next call records another entry */
     pthread_mutex_lock(&f->module->lock);
-    bool spent = f->module->paths >= (uint64_t)f->module->options.max_paths;
-    if (spent && s == KN_OK)
-        tr_module_note(f->module, BREAK_TOO_MANY_PATHS, f->at->site, "%llu paths are known", (unsigned long long)f->module->paths);
+    bool spent = s == KN_OK && !superseded && !tr_may_record(f->module, f->at->site);
     pthread_mutex_unlock(&f->module->lock);
-    bool superseded = atomic_load_explicit(&f->entry->superseded, memory_order_relaxed);    /* the next call records a generic entry */
     if (s != KN_OK || spent || superseded) {
         if (!superseded)
             atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
@@ -338,6 +367,7 @@ void tr_graph_ended(tr_frame *f, tr_event *e)
     f->graph_begin = e;
     f->graph_slot = f->n_slots;
     f->n_written = 0;
+    f->ran_to = NULL;
 }
 
 static tr_event *find_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n)
@@ -365,6 +395,8 @@ static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_c
             }
             return s;
         }
+        if (kind != EV_CUT)
+            tr_left_at(f, NULL);
         tr_diverge(f);
     }
     if (f->mode == TR_RECORD)
@@ -381,11 +413,11 @@ static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code,
 {
     tr_frame *f = frame_of(trace);
     if (t->state == RT_PENDING && t->u.trace != trace)
-        return t->u.trace->ops->foreign(t->u.trace, t);
+        return rt_settle(t);
     if (ctx->disabled)
         return t->state == RT_PENDING ? tr_recompute(f, t) : error_of(t);
     bool mine = t->serial == f->serial;
-    bool pending = t->state == RT_PENDING || (f->mode == TR_RECORD && mine && t->slot >= f->graph_slot);
+    bool pending = t->state == RT_PENDING || ((f->mode == TR_RECORD || f->ran_to) && mine && t->slot >= f->graph_slot);
     if (!pending && !(t->state == RT_REAL && tr_is_written(f, t->storage)))
         return error_of(t);
     if (t->state == RT_PENDING && t->slot < f->graph_slot)
@@ -398,7 +430,14 @@ static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code,
             if (f->externs[i] == t)
                 in = TR_CODE(TR_EXTERN, i);
     int64_t bytes = t->layout ? t->layout->numel * (int64_t)kb_dtype_bytes(t->layout->dtype) : 0;
+    uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
     end_graph(f, EV_SYNC, code, &in, 1, site, bytes);
+    if (start) {
+        char path[256];
+        kb_span_what w = {.kind = KB_SPAN_SYNC, .name = kb_break_get(code)->code, .path = rt_module_path(path, sizeof path, ctx), .site = site,
+            .bytes = (double)bytes};
+        kb_profile_add(kb_profile_what(&w), start, kb_profile_now());
+    }
     if (t->state == RT_PENDING)                 /* the graph that makes it ran before it was asked for: its code is widened */
         return tr_recompute(f, t);
     return error_of(t);
@@ -429,12 +468,6 @@ static void dropped(rt_trace *trace, kn_tensor *t)
     f->n_pending--;
 }
 
-static void retained(rt_trace *trace, kn_tensor *t)
-{
-    (void)trace;
-    (void)t;                                    /* counts are looked at where a graph ends */
-}
-
 static void asked(rt_trace *trace, rt_ctx *ctx, kn_tensor *t)
 {
     tr_frame *f = frame_of(trace);
@@ -451,12 +484,26 @@ static void module_moved(rt_trace *trace, kn_module *m)
     frame_of(trace)->path_cache = NULL;
 }
 
+/* Another thread needs t, and this frame's thread waits. All that was called has run after it, as in eager: the other thread may write what it gets. */
+static kn_status run_for_another(tr_frame *f, kn_tensor *t)
+{
+    tr_run_ahead(f);
+    if (t->state == RT_PENDING)
+        tr_recompute(f, t);
+    f->mapped = true;                           /* it may map it, too */
+    pthread_mutex_lock(&f->module->lock);
+    tr_module_note(f->module, BREAK_OTHER_THREAD, f->at->site, "a graph's operators ran one by one");
+    pthread_mutex_unlock(&f->module->lock);
+    atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
+    return error_of(t);
+}
+
 /* t is needed by code that this frame doesn't trace: after a side exit of an inner region, or from another thread. */
 static kn_status foreign(rt_trace *trace, kn_tensor *t)
 {
     tr_frame *f = frame_of(trace);
     if (f->ctx != rt_get())
-        return kb_fail(KN_E_STATE, "a value of a compiled call that is still running was used by another thread: hand it on after the module returned");
+        return run_for_another(f, t);
     if (t->slot < f->graph_slot || f->at == f->graph_begin)
         return tr_recompute(f, t);
     tr_diverge(f);
@@ -476,7 +523,7 @@ static void abandon(rt_trace *trace, rt_ctx *ctx)
 }
 
 const rt_trace_ops tr_frame_ops = {
-    .op = frame_op, .host_read = host_read, .host_write = host_write, .dropped = dropped, .retained = retained, .breaks = breaks,
+    .op = frame_op, .host_read = host_read, .host_write = host_write, .dropped = dropped, .breaks = breaks,
     .module_enter = module_moved, .module_leave = module_moved, .abandon = abandon, .foreign = foreign,
     .asked = asked,
 };
@@ -537,8 +584,6 @@ bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars)
     return good;
 }
 
-static _Atomic(uint64_t) next_serial = 1;
-
 tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const *args, int n)
 {
     tr_frame *f = atomic_exchange(&m->spare, NULL);
@@ -552,11 +597,12 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
         tr_frame_free(f);
         return NULL;
     }
-    f->trace = (rt_trace){&tr_frame_ops, ctx->trace, (uint32_t)ctx->n_scopes};
+    f->trace = (rt_trace){&tr_frame_ops, ctx->trace, (uint32_t)ctx->n_scopes, NULL};
     f->entry = e;
-    f->serial = atomic_fetch_add_explicit(&next_serial, 1, memory_order_relaxed);
+    f->serial = rt_serial_next();
     f->ctx = ctx;
     f->at = f->graph_begin = e->root;
+    f->ran_to = NULL;
     f->n_slots = f->n_scalars = f->graph_slot = f->n_written = f->n_pending = 0;
     f->n_externs = (uint32_t)n;
     for (int i = 0; i < n; i++)
@@ -588,6 +634,8 @@ void tr_frame_free(tr_frame *f)
         tr_free_text(f->slots[i].error);
         f->slots[i] = (tr_slot){0};
     }
+    while (f->n_controls)
+        kb_control_release(f->controls[--f->n_controls]);
     tr_free_text(f->lost_write);
     f->lost_write = NULL;
     f->n_externs = f->n_slots = 0;

@@ -10,27 +10,6 @@
 #include "tracer/tr.h"
 #include <string.h>
 
-/* ---- size words ---------------------------------------------------------------------------------------------------------------------- */
-uint64_t tr_size_mask(kb_opcode op, int n_words, const int64_t *words)
-{
-    const kb_opinfo *o = kb_op_info(op);
-    uint64_t mask = 0;
-    int at = 0;
-    for (int i = 0; i < o->n_args && at < n_words; i++) {
-        const kb_arg *a = &o->args[i];
-        if (kb_is_operand(a))
-            continue;
-        bool list = a->kind == 'I' || a->kind == 'Z';
-        int64_t n = list ? (words[at] > 0 ? words[at] : 0) : 1;
-        if (list)
-            at++;                               /* the length stays structural */
-        for (int64_t k = 0; k < n && at < 64; k++, at++)
-            if (a->kind == 'Z' || a->kind == 'z')
-                mask |= (uint64_t)1 << at;
-    }
-    return mask;
-}
-
 /* ---- room -------------------------------------------------------------------------------------------------------------------------------- */
 static bool grow(void **items, int64_t *cap, int64_t want, size_t size)
 {
@@ -68,6 +47,7 @@ void tr_generic_free(tr_frame *f)
     kb_free(f->key);
     kb_free(f->call_words);
     kb_free(f->word_at);
+    kb_free(f->controls);
 }
 
 static bool put_key(tr_frame *f, int64_t word)
@@ -83,6 +63,13 @@ bool tr_generic_words(tr_frame *f, const tr_event *e, const int64_t *words)
         !grow((void **)&f->call_words, &f->cap_call_words, f->n_call_words + e->n_words, sizeof *f->call_words))
         return false;
     f->word_at[e->depth] = (uint32_t)f->n_call_words;
+    if (kb_is_control((kb_opcode)e->op)) {      /* this call's regions: they must be there when its graph runs */
+        kb_control *c = kb_control_get(words[1]);
+        if (!c || !KB_PUSH(&f->controls, &f->n_controls, &f->cap_controls, c)) {
+            kb_control_release(c);
+            return false;
+        }
+    }
     memcpy(f->call_words + f->n_call_words, words, e->n_words * sizeof *words);
     f->n_call_words += e->n_words;
     return true;

@@ -149,7 +149,7 @@ static bool eligible_path(const tr_frame *f)
         end->graph->writes || f->n_pending || tr_kind(end->in[0]) != TR_SLOT)
         return false;
     for (const tr_event *e = end->parent; e->kind != EV_ROOT; e = e->parent)
-        if (e->kind != EV_OP || kb_op_info((kb_opcode)e->op)->cls == KB_RANDOM || e->op == OP_custom)
+        if (e->kind != EV_OP || kb_op_info((kb_opcode)e->op)->cls == KB_RANDOM || e->op == OP_custom || kb_is_control((kb_opcode)e->op))
             return false;
     const tr_variant *v = atomic_load(&end->graph->variant);
     const tr_out *o = tr_out_of(f, tr_index(end->in[0]));

@@ -1,5 +1,6 @@
 /* record.c: a call is written down while it runs eagerly. */
 #include "tracer/record.h"
+#include "base/userop.h"
 #include <string.h>
 
 enum { MAX_EVENTS = 200000 };                   /* of one compiled module */
@@ -74,7 +75,7 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
 {
     const kb_opinfo *info = kb_op_info(c->op);
     bool writes = info->cls == KB_WRITE;
-    size_t n_out = writes ? 0 : (size_t)info->n_out;
+    size_t n_out = writes ? 0 : (size_t)kb_op_n_out(info, c->words);
     tr_event *e = tr_event_new(f->module, (size_t)c->n_in, (size_t)c->n_words, n_out, n_externs - f->n_externs);
     if (!e)
         return NULL;
@@ -82,8 +83,9 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     e->op = (uint16_t)c->op;
     e->math = (uint8_t)f->ctx->last_math;
     e->writes = writes;
-    e->size_mask = tr_size_mask(c->op, c->n_words, c->words);
-    e->checks = (info->flags & KB_F_CHECKS) != 0;
+    e->size_mask = kb_size_mask(c->op, c->n_words, c->words);
+    e->checks = kb_op_checks(c->op, c->words);
+    e->plain = n_out == 1 && c->op != OP_custom && !(info->flags & KB_F_CONTROL) && !f->generic;
     e->first_slot = f->n_slots;
     e->first_scalar = f->n_scalars;
     e->first_extern = f->n_externs;
@@ -93,6 +95,7 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     memcpy((void *)(uintptr_t)e->in, in, (size_t)c->n_in * sizeof *in);
     if (c->n_words)
         memcpy((void *)(uintptr_t)e->words, c->words, (size_t)c->n_words * sizeof *c->words);
+    kb_words_retain(c->op, c->words);
     for (uint32_t i = f->n_externs; i < n_externs; i++) {
         const kn_tensor *t = f->externs[i];
         ((tr_bind *)(uintptr_t)e->bind)[i - f->n_externs] = (tr_bind){i, kb_layout_retain(t->layout)};
@@ -102,9 +105,29 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     return e;
 }
 
+/* Lock held. Earlier graphs output what e names, and so does the graph that e ends. */
+static void want_operands(tr_frame *f, const tr_event *e)
+{
+    for (int k = 0; k < e->n_in; k++) {
+        uint32_t s = tr_index(e->in[k]);
+        if (tr_kind(e->in[k]) != TR_SLOT || (e->kind == EV_OP && s >= f->graph_slot))
+            continue;
+        for (const tr_event *end = e; end; end = end->parent) {
+            tr_graph *g = end->graph;
+            if (!g || s < g->first_slot || s >= g->end_slot)
+                continue;
+            if (!g->wanted[s - g->first_slot])
+                atomic_fetch_add(&g->wanted_version, 1);
+            g->wanted[s - g->first_slot] = 1;
+            break;
+        }
+    }
+}
+
 /* An event that nobody will see: the arena keeps its memory, its layouts are given back. */
 static void forget(tr_event *e)
 {
+    kb_words_release((kb_opcode)e->op, e->words);
     for (int i = 0; i < e->n_out; i++)
         kb_layout_release(e->out[i].layout);
     for (int i = 0; i < e->n_bind; i++)
@@ -127,6 +150,7 @@ static void publish(tr_frame *f, tr_event *e, uint32_t n_externs, uint32_t n_sca
     raise(&f->entry->max_externs, n_externs + KB_MAX_IN);
     raise(&f->entry->max_scalars, n_scalars + KB_MAX_IN);
     tr_event_link(f->at, e);
+    want_operands(f, e);
     f->at = e;
     for (uint32_t i = f->n_externs; i < n_externs; i++) {
         rt_retain(f->externs[i]);
@@ -196,7 +220,7 @@ static void mark_kept(const tr_frame *f, tr_graph *g)
 void tr_record_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n, const char *site, int64_t bytes)
 {
     pthread_mutex_lock(&f->module->lock);
-    tr_event *e = n <= UINT8_MAX ? tr_event_new(f->module, (size_t)n, 0, 0, 0) : NULL;
+    tr_event *e = tr_event_new(f->module, (size_t)n, 0, 0, 0);
     if (e) {
         e->kind = (uint8_t)kind;
         e->op = (uint16_t)code;
@@ -217,8 +241,9 @@ void tr_record_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in,
         if (e->graph)
             mark_kept(f, e->graph);
         tr_event_link(f->at, e);
+        want_operands(f, e);
         f->module->paths += kind == EV_RETURN;
-        if (kind != EV_RETURN)
+        if (kind != EV_RETURN && kind != EV_CUT)
             tr_trace("graph break %s at %s", kb_break_get(code)->code, site ? site : "?");
     }
     pthread_mutex_unlock(&f->module->lock);

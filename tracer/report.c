@@ -52,7 +52,8 @@ bool tr_list_breaks(tr_module *m, char *text, size_t size)
 static kn_stats stats_of(tr_module *m)
 {
     kn_stats s = {.calls = atomic_load(&m->calls), .paths = m->paths, .graphs = (unsigned long long)m->n_graphs, .compiles = m->compiles,
-                  .recompiles = m->recompiles, .fallbacks = atomic_load(&m->fallbacks), .compile_us = m->compile_us};
+                  .recompiles = m->recompiles, .fallbacks = atomic_load(&m->fallbacks), .compile_us = m->compile_us,
+                  .kernels_compiled = m->kernels_compiled, .cache_hits = m->cache_hits, .cache_misses = m->cache_misses, .cache_bytes = m->cache_bytes};
     for (int64_t i = 0; i < m->n_ends; i++)
         s.break_sites += stands_for_site(m, i);
     return s;
@@ -145,6 +146,34 @@ static void end_list(writer *w)
     w->first = false;
 }
 
+/* The object cache of the process: silent in text unless something is wrong with it. */
+static void cache_state(writer *w)
+{
+    cg_cache_state c = cg_cache_state_get();
+    if (w->json) {
+        fputs(",\n  \"object_cache\": {", w->f);
+        w->first = true;
+        put_count(w, "on", c.on);
+        put_text(w, "path", c.path);
+        put_text(w, "why_off", c.why);
+        put_count(w, "hits", c.hits);
+        put_count(w, "misses", c.misses);
+        put_count(w, "rejected", c.rejected);
+        put_count(w, "stored", c.stored);
+        put_count(w, "failed", c.failed);
+        put_count(w, "evicted", c.evicted);
+        put_count(w, "bytes_read", c.bytes_read);
+        put_count(w, "bytes_written", c.bytes_written);
+        fputc('}', w->f);
+        return;
+    }
+    if (!c.on)
+        fprintf(w->f, "no object cache%s%s: %s\n", c.path[0] ? " in " : "", c.path, c.why);
+    if (c.rejected || c.failed)
+        fprintf(w->f, "object cache in %s: %llu files were no good, %llu could not be written\n", c.path, (unsigned long long)c.rejected,
+                (unsigned long long)c.failed);
+}
+
 /* ---- sections -------------------------------------------------------------------------------------------------------------------------------- */
 static void summary(writer *w, tr_module *m)
 {
@@ -172,9 +201,15 @@ static void summary(writer *w, tr_module *m)
         put_count(w, "fallbacks", s.fallbacks);
         put_count(w, "compile_us", s.compile_us);
         put_count(w, "pure_calls", atomic_load(&m->pure_calls));
+        put_count(w, "shared", m->shared);
         put_count(w, "plans", m->plans);
         put_count(w, "plan_us", m->plan_us);
+        put_count(w, "kernels_compiled", s.kernels_compiled);
+        put_count(w, "cache_hits", s.cache_hits);
+        put_count(w, "cache_misses", s.cache_misses);
+        put_count(w, "cache_bytes", s.cache_bytes);
         fputc('}', w->f);
+        cache_state(w);
         return;
     }
     fprintf(w->f, "%llu calls, %llu replayed; %llu paths, %llu graphs of %d ops in %d kernels and %d eager steps\n", s.calls,
@@ -182,17 +217,22 @@ static void summary(writer *w, tr_module *m)
     if (m->options.pure)
         fprintf(w->f, "%llu calls without forward (pure)%s\n", (unsigned long long)atomic_load(&m->pure_calls),
                 atomic_load(&m->pure_revoked) ? "; revoked by an audit" : "");
+    if (m->shared)
+        fprintf(w->f, "%llu graphs share the code of others\n", (unsigned long long)m->shared);
     if (m->plans)
         fprintf(w->f, "%llu plans for further sizes without a compilation (%.1f ms)\n", (unsigned long long)m->plans, (double)m->plan_us / 1000);
     fprintf(w->f, "%llu compilations (%.1f ms), %llu recompilations, %llu fallbacks, %llu break sites\n", s.compiles, (double)s.compile_us / 1000, s.recompiles,
             s.fallbacks, s.break_sites);
+    if (s.kernels_compiled + s.cache_hits)
+        fprintf(w->f, "%llu kernels compiled, %llu taken from the object cache (%.1f KB)\n", s.kernels_compiled, s.cache_hits, (double)s.cache_bytes / 1e3);
+    cache_state(w);
 }
 
 static void graph_line(writer *w, const tr_graph *g)
 {
     tr_variant *v = atomic_load(&((tr_graph *)(uintptr_t)g)->variant);
     const cg_stats *s = &g->stats;
-    const char *where = g->end->kind == EV_RETURN ? "return" : kb_break_get(g->end->op)->code;
+    const char *where = g->end->kind == EV_RETURN ? "return" : g->end->kind == EV_CUT ? "turn" : kb_break_get(g->end->op)->code;
     unsigned long long runs = atomic_load(&((tr_graph *)(uintptr_t)g)->runs);
     if (w->json) {
         put_count(w, "graph", (unsigned long long)g->number);

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/device.h"
 #include "base/pool.h"
+#include "base/profile.h"
 #include "codegen/cg.h"
 
 void kn_shutdown(void)
@@ -11,5 +12,6 @@ void kn_shutdown(void)
     cg_shutdown();                              /* kernels first: their code is the backend's */
     kb_device_shutdown();
     kb_pool_shutdown();
+    kb_profile_free();
     kb_data_trim();
 }

@@ -2,7 +2,9 @@
  *
  * EVENTS. A compiled module has ENTRIES (one for each set of input layouts); an entry has a tree of events: what forward did on some call, op by op. Children of
  * an event are what came next on different calls. Events are immutable once they can be seen; only `child`, `sibling` and the graph's variant change, atomically.
- * GRAPHS. A SYNC, BREAK or RETURN event ends a graph: the ops since the previous such event. Its code is a VARIANT, replaced as a whole.
+ * GRAPHS. A SYNC, BREAK, CUT or RETURN event ends a graph: the ops since the previous such event. Its code is a VARIANT, replaced as a whole. Graphs that mean
+ * the same (the turns of a loop) share a PROGRAM (share.c). A CUT is where the tracer itself ends a graph: before each turn of a loop whose number of turns varies
+ * (loops.c).
  * FRAMES. One call of a compiled module. RECORD: ops run eagerly and become events. REPLAY: ops are compared with events and give placeholders. EAGER: the frame
  * has let go of the thread; ops run as if nothing were compiled.
  *
@@ -30,7 +32,7 @@ static inline uint32_t tr_index(tr_code c) { return tr_kind(c) == TR_SCALAR ? c 
 static inline kn_dtype tr_scalar_dtype(tr_code c) { return (kn_dtype)(c >> 20 & 0xff); }
 enum { TR_MAX_SLOTS = 1 << 20 };
 
-typedef enum tr_event_kind { EV_ROOT, EV_OP, EV_SYNC, EV_BREAK, EV_RETURN } tr_event_kind;
+typedef enum tr_event_kind { EV_ROOT, EV_OP, EV_SYNC, EV_BREAK, EV_CUT, EV_RETURN } tr_event_kind;
 
 /* Where a result lives: its root (itself when fresh), and its first element from the root's. */
 typedef struct tr_out { const kb_layout *layout; tr_code root; int64_t offset; } tr_out;
@@ -40,10 +42,12 @@ typedef struct tr_bind { uint32_t index; const kb_layout *layout; } tr_bind;
 typedef struct tr_event tr_event;
 typedef struct tr_graph tr_graph;
 struct tr_event {
-    uint8_t kind, n_in, n_out, n_bind;
+    uint8_t kind, n_out, n_bind;
     uint16_t op, n_words;                       /* SYNC, BREAK: op holds the break code */
+    int n_in;
     uint8_t math;
     bool writes, checks;                        /* an in-place op; an op that may fail on values */
+    bool plain;                                 /* an op of one result that writes nothing and asks nobody: see replay_plain */
     uint16_t n_scalar;
     uint32_t first_slot, first_scalar, first_extern;    /* numbers in use before this event */
     uint32_t room;                              /* entries that a frame's arrays need to go past it */
@@ -63,9 +67,22 @@ struct tr_event {
 };
 
 /* ---- compiled graphs ----------------------------------------------------------------------------------------------------------------- */
+/* Code, and what real calls found out about its speed. Shared by the graphs of a module that were built alike. */
+typedef struct tr_program {
+    struct tr_program *next;                    /* of the module's */
+    cg_program *code;
+    ir_graph *ir;                               /* what it was compiled from, to compare with; NULL: not shared */
+    uint64_t hash;
+    _Atomic(int64_t) users;                     /* variants, and the module's list */
+    _Atomic(uint32_t) trial_runs;               /* never slower: runs so far, the best time of program and operators, the verdict */
+    _Atomic(uint64_t) trial_ns[2];
+    _Atomic(bool) retired;
+} tr_program;
+
 /* Immutable once published. */
 typedef struct tr_variant {
-    cg_program *program;                        /* NULL: run by the op interpreter */
+    tr_program *shared;                         /* counted */
+    cg_program *program;                        /* its code; NULL: run by the op interpreter */
     int n_inputs, n_outputs, n_scalars;
     tr_code *inputs;                            /* of the program, in order */
     uint8_t *input_alias;                       /* alias class by input, 0: free; only where the graph writes */
@@ -74,9 +91,6 @@ typedef struct tr_variant {
     uint32_t *scalars;                          /* frame scalar by program scalar */
     uint32_t *outputs;                          /* root slot by output */
     int64_t *output_bytes;
-    _Atomic(uint32_t) trial_runs;               /* never slower: runs so far, the best time of program and operators, the verdict */
-    _Atomic(uint64_t) trial_ns[2];
-    _Atomic(bool) retired;
     struct tr_variant *older;                   /* static graphs: replaced variants are freed with the graph: somebody may still run them */
     /* generic graphs: which sizes it was planned for */
     uint64_t hash;
@@ -107,6 +121,10 @@ struct tr_graph {
     uint8_t *wanted;                            /* by slot - first_slot: values asked for; under the module's mutex */
     _Atomic(uint32_t) wanted_version;           /* moves when wanted grows: plans that output less are dropped */
     _Atomic(tr_plans *) plans;                  /* generic graphs only */
+    bool novel;                                 /* nothing like it was there before; until its path has been looked at */
+    uint64_t signature;                         /* of operators and operands, sizes aside */
+    _Atomic(uint64_t) retry_at;                 /* runs at which compiling is tried again after it ran out of memory, 0: not waiting */
+    uint64_t retry_wait;
     bool queued;                                /* a compilation is on its way; under the module's mutex */
     _Atomic(int) fallback;                      /* code when it can't be compiled, else 0 */
     _Atomic(uint64_t) runs;
@@ -124,7 +142,9 @@ typedef struct tr_entry {
     int n_args;
     const kb_layout **layouts;                  /* by argument tensor, in order of the arguments (tuples walked) */
     bool generic;                               /* sizes and strides are free: only dtypes and ranks are guarded */
-    _Atomic(bool) superseded;                   /* sizes varied inside: a generic entry takes its place */
+    _Atomic(bool) superseded;                   /* another takes its place: sizes varied inside, or */
+    _Atomic(bool) looped;                       /* a loop's number of turns did: only this, when set */
+    int n_heads;                                /* of the module's: its recordings are cut there */
     tr_event *root;
     _Atomic(uint32_t) max_slots, max_scalars, max_externs;      /* along any path: room that frames make ahead */
 } tr_entry;
@@ -132,24 +152,34 @@ typedef struct tr_entry {
 /* A recompilation or fallback, told; us: what compiling took because of it. */
 struct tr_miss { tr_miss *next; int code; char *text; const char *site; uint64_t count, us; };
 
+/* Where the turns of a loop begin whose number of turns varies; seen: how often calls left the known paths there. */
+enum { TR_MAX_HEADS = 16, TR_HEAD_SEEN = 2 };
+typedef struct tr_head { const char *site; uint16_t op; int seen; } tr_head;
+
 typedef struct tr_frame tr_frame;
 typedef struct tr_module {
     kn_module base;                             /* what the user holds */
     kn_module *target;
     kn_compile_options options;
     const char *site;
+    struct tr_module *next, *prev;              /* all of them: fork.c */
     pthread_mutex_t lock;                       /* appending to the tree, compiling, reports */
     kb_arena arena;                             /* events and all that hangs on them */
     _Atomic(tr_entry *) entries;
     tr_graph **graphs;      int64_t n_graphs, cap_graphs;
     tr_event **ends;        int64_t n_ends, cap_ends;           /* every SYNC, BREAK, RETURN */
     tr_miss *misses;
+    tr_program *programs;                       /* those that equal graphs share */
+    uint64_t tries, light_paths, wait, waited;  /* budget.c */
+    tr_head heads[TR_MAX_HEADS], suspects[TR_MAX_HEADS];        /* loops.c */
+    int n_heads, n_suspects;
     _Atomic(tr_frame *) spare;                  /* a frame kept for the next call */
     _Atomic(int64_t) active;                    /* frames in use */
     _Atomic(uint64_t) calls, fallbacks, replays, pure_calls;
     _Atomic(bool) pure_revoked;
     uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
-    uint64_t paths, compiles, recompiles, compile_us, events, plans, plan_us;
+    uint64_t paths, compiles, recompiles, compile_us, events, plans, plan_us, shared;      /* shared: graphs that found their code */
+    uint64_t kernels_compiled, cache_hits, cache_misses, cache_bytes;
 } tr_module;
 
 /* ---- frames --------------------------------------------------------------------------------------------------------------------------------- */
@@ -181,6 +211,7 @@ struct tr_frame {
     rt_ctx *ctx;
     tr_event *at;                               /* the newest event that matched or was recorded */
     tr_event *graph_begin;
+    tr_event *ran_to;                           /* the pending graph's ops up to here have run, since another thread needed a value; NULL: none */
     uint32_t n_slots, n_externs, n_scalars, graph_slot;         /* graph_slot: first slot of the pending graph */
     int64_t cap_slots, cap_externs, cap_scalars, room;         /* room: the least of the three */
     tr_slot *slots;
@@ -191,6 +222,8 @@ struct tr_frame {
     int64_t *key;                               /* everything sizes depend on so far: layouts of externs, size words */
     int64_t n_key, cap_key, cap_shapes, cap_extern_layouts;
     int64_t *call_words;                        /* words of this call's ops that have size words */
+    kb_control **controls;                      /* that those words name, held until the call is over */
+    int64_t n_controls, cap_controls;
     uint32_t *word_at;                          /* by event depth: where its words begin */
     int64_t n_call_words, cap_call_words, cap_word_at;
     uint32_t next_version;
@@ -260,8 +293,6 @@ tr_variant *tr_plan_take(tr_frame *f, tr_graph *g);
 void tr_plan_give(tr_graph *g, tr_variant *v);
 tr_variant *tr_plan_insert(tr_graph *g, tr_variant *v);        /* v, or an equal one that was there; taken for use */
 void tr_plans_free(tr_graph *g);
-/* Words of e that are sizes. */
-uint64_t tr_size_mask(kb_opcode op, int n_words, const int64_t *words);
 
 /* Other calls may have lengthened the path since this frame was made, so replay asks again. */
 bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
@@ -271,6 +302,7 @@ bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
 kn_status tr_run_graph(tr_frame *f, tr_event *end);
 /* Runs the ops of the pending graph up to f->at by the op interpreter and fills every alive handle. */
 kn_status tr_run_ops(tr_frame *f);
+void tr_run_ahead(tr_frame *f);                 /* the same, and the call stays on its path: the graph's end runs the rest */
 /* A placeholder of an earlier graph that kept it from being output: its slice is computed again. */
 kn_status tr_recompute(tr_frame *f, kn_tensor *t);
 bool tr_slot_alive(const tr_frame *f, uint32_t slot);   /* its handle is still there (PENDING or REAL) */
@@ -281,10 +313,39 @@ bool tr_is_written(const tr_frame *f, const rt_storage *s);
 extern char tr_no_memory[];                     /* the sentence of a failure for whose own there was no memory */
 static inline void tr_free_text(char *text) { if (text != tr_no_memory) kb_free(text); }
 
+/* ---- share.c --------------------------------------------------------------------------------------------------------------------------------------- */
+tr_program *tr_program_new(cg_program *code);   /* takes code over; NULL when memory is short */
+void tr_program_give(tr_program *p);            /* NULL: nothing */
+tr_program *tr_program_find(tr_module *m, const ir_graph *ir, uint64_t hash);      /* lock held; counted, or NULL */
+void tr_program_list(tr_module *m, tr_program *p, ir_graph *ir, uint64_t hash);    /* lock held: others may share it; takes ir over */
+void tr_programs_free(tr_module *m);
+
+/* ---- budget.c, loops.c --------------------------------------------------------------------------------------------------------------------------------- */
+bool tr_may_record(tr_module *m, const char *site);     /* lock held: whether a way not seen before is recorded; counts it, or notes that it isn't */
+void tr_budget_reset(tr_module *m);             /* lock held: an entry is recorded anew, which happens a bounded number of times */
+void tr_path_was_light(tr_module *m);           /* lock held: the newest one needed no code */
+/* The call leaves the known paths at f->at; c is what comes next, NULL: an end. Finds out whether that is a loop with another number of turns. */
+void tr_loop_seen(tr_frame *f, const rt_op *c);
+bool tr_is_head(const tr_frame *f, const rt_op *c);     /* a graph that is pending is cut before it */
+
+/* ---- differs.c ------------------------------------------------------------------------------------------------------------------------------------- */
+/* The call leaves the known paths at f->at, since nothing there fits c (NULL: an end): what differs is told, and remembered where the tree takes another form for it. */
+void tr_left_at(tr_frame *f, const rt_op *c);
+
+/* ---- trial.c ---------------------------------------------------------------------------------------------------------------------------------------- */
+extern _Atomic(uint64_t) tr_trial_handicap_ns;  /* tests: what a program's runs are taken to last beyond what they did */
+bool tr_trial_by_ops(const tr_variant *v, uint32_t *run);      /* which way this run goes; *run: its number in the trial */
+void tr_trial_note(tr_frame *f, const tr_graph *g, const tr_variant *v, uint32_t run, bool by_ops, uint64_t ns);     /* how long it took */
+
 /* ---- build.c --------------------------------------------------------------------------------------------------------------------------------------- */
 /* The graph as it stands on f's path, as IR, with the root slots in `out` (bytes by slot - first_slot) as outputs. NULL after a failure. *v's lists are
  * filled. */
 ir_graph *tr_build(const tr_frame *f, tr_graph *g, const uint8_t *out, tr_variant *v);
+static inline bool tr_retry_now(const tr_graph *g)
+{
+    uint64_t at = atomic_load_explicit(&((tr_graph *)(uintptr_t)g)->retry_at, memory_order_relaxed);
+    return at == 0 || atomic_load_explicit(&((tr_graph *)(uintptr_t)g)->runs, memory_order_relaxed) >= at;
+}
 /* Compiles every graph on f's path that lacks a variant or whose outputs have to grow. Takes the lock. */
 void tr_compile_path(tr_frame *f, tr_event *end);
 /* A compilation: begun where the frame is (lock held; NULL after a failure, told in the report), carried out anywhere, finished under the lock. */
@@ -294,12 +355,15 @@ typedef struct tr_job {
     tr_graph *graph;
     tr_variant *variant;
     ir_graph *ir;
-    bool generic, no_backend;
+    uint64_t hash;                              /* of ir; 0: not to be shared */
+    bool generic, no_backend, found;            /* found: an equal graph has code */
+    kn_status status;                           /* of a failure */
     tr_miss *miss;                              /* of its entry */
     uint64_t begin;
     char error[256];
 } tr_job;
 tr_job *tr_job_new(tr_frame *f, tr_graph *g);
+bool tr_job_find(tr_job *j);                    /* lock held: an equal graph has code already */
 void tr_job_compile(tr_job *j);
 tr_variant *tr_job_finish(tr_job *j);
 void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v);
@@ -307,8 +371,15 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v);
 /* ---- background.c ----------------------------------------------------------------------------------------------------------------------------------- */
 bool tr_background_add(tr_job *j);              /* lock held; false when there is no worker: the caller compiles */
 void tr_background_cancel(tr_module *m);        /* nothing of m is queued or under way after it */
+void tr_background_pause(void);                 /* before a fork: nothing is under way after it */
+void tr_background_lock(bool take);
+void tr_background_resume(bool child);
 void tr_background_stop(void);                  /* the worker ends; for leak checks */
 void tr_variant_free(tr_variant *v);
+
+/* ---- fork.c ------------------------------------------------------------------------------------------------------------------------------------------ */
+void tr_module_list(tr_module *m);
+void tr_module_unlist(tr_module *m);
 
 /* ---- pure.c ---------------------------------------------------------------------------------------------------------------------------------------- */
 /* The call without forward, or NULL: forward has to run. */

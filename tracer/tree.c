@@ -34,9 +34,11 @@ tr_entry *tr_entry_find(tr_module *m, int n, kn_tensor *const *args)
 {
     tr_entry *generic = NULL;
     for (tr_entry *e = atomic_load_explicit(&m->entries, memory_order_acquire); e; e = e->next) {
+        if (atomic_load_explicit(&e->superseded, memory_order_relaxed))
+            continue;
         if (e->generic && !generic && kinds_fit(e, n, args))
             generic = e;
-        if (!e->generic && layouts_fit(e, n, args) && !atomic_load_explicit(&e->superseded, memory_order_relaxed))
+        if (!e->generic && layouts_fit(e, n, args))
             return e;
     }
     return generic;
@@ -45,6 +47,9 @@ tr_entry *tr_entry_find(tr_module *m, int n, kn_tensor *const *args)
 /* Says what kept the inputs from the entry that fits best: the report's recompilation. */
 static tr_miss *note_miss(tr_module *m, const tr_entry *e, int n, kn_tensor *const *args, const char *site)
 {
+    if (e->looped)
+        return tr_module_note(m, BREAK_LOOP_TURNS, m->heads[m->n_heads - 1].site, "each turn of the loop that begins with '%s' is a graph of its own from here on",
+                              kb_op_info((kb_opcode)m->heads[m->n_heads - 1].op)->name);
     if (e->n_args != n)
         return tr_module_note(m, BREAK_GUARD_COUNT, site, "%d tensors are given, %d were", n, e->n_args);
     for (int i = 0; i < n; i++) {
@@ -78,7 +83,8 @@ static tr_entry *entry_add(tr_module *m, int n, kn_tensor *const *args, const ch
     for (tr_entry *o = first; o && !like; o = o->next)
         if (kinds_fit(o, n, args))
             like = o;                           /* only sizes or strides differ: from here on they are free */
-    e->generic = like || m->options.dynamic;
+    e->generic = m->options.dynamic || (like && (!like->looped || like->generic || !layouts_fit(like, n, args)));
+    e->n_heads = m->n_heads;
     for (int i = 0; i < n; i++)
         e->generic |= (args[i]->flags & RT_T_DYNAMIC) != 0;
     e->max_slots = 64;
@@ -114,7 +120,7 @@ tr_event *tr_event_new(tr_module *m, size_t n_in, size_t n_words, size_t n_out, 
     if (!p)
         return NULL;
     tr_event *e = (tr_event *)p;
-    e->n_in = (uint8_t)n_in;
+    e->n_in = (int)n_in;
     e->n_words = (uint16_t)n_words;
     e->n_out = (uint8_t)n_out;
     e->n_bind = (uint8_t)n_bind;
@@ -136,6 +142,36 @@ void tr_event_link(tr_event *parent, tr_event *e)
     atomic_store_explicit(at, e, memory_order_release);
 }
 
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    h = (h ^ v) * UINT64_C(0xff51afd7ed558ccd);
+    return h ^ h >> 32;
+}
+
+/* What stands between begin and end, values of the graph by their distance: alike for the turns of a loop. Nothing depends on it but budgets. */
+static uint64_t signature_of(const tr_event *begin, const tr_event *end)
+{
+    uint64_t h = end->kind;
+    for (const tr_event *e = end->parent; e != begin; e = e->parent) {
+        h = mix(h, (uint64_t)e->op | (uint64_t)e->n_in << 16);
+        for (int k = 0; k < e->n_in; k++) {
+            bool inside = tr_kind(e->in[k]) == TR_SLOT && tr_index(e->in[k]) >= begin->first_slot;
+            h = mix(h, inside ? 2 + e->first_slot - tr_index(e->in[k]) : tr_kind(e->in[k]) == TR_SCALAR);
+        }
+        for (int i = 0; i < e->n_words; i++)
+            h = mix(h, i < 64 && e->size_mask >> i & 1 ? 1 : (uint64_t)e->words[i]);
+    }
+    return h;
+}
+
+static bool is_novel(const tr_module *m, uint64_t signature)
+{
+    for (int64_t i = m->n_graphs - 1; i >= 0; i--)
+        if (m->graphs[i]->signature == signature)
+            return false;
+    return true;
+}
+
 static tr_graph *graph_new(tr_module *m, tr_event *begin, tr_event *end, int n_ops, bool writes)
 {
     tr_graph *g = kb_arena_alloc(&m->arena, sizeof *g);
@@ -147,6 +183,8 @@ static tr_graph *graph_new(tr_module *m, tr_event *begin, tr_event *end, int n_o
     g->writes = writes;
     g->first_slot = begin->first_slot;          /* of an ending event: slots in use when it came */
     g->end_slot = end->first_slot;
+    g->signature = signature_of(begin, end);
+    g->novel = is_novel(m, g->signature);
     g->wanted = kb_arena_alloc(&m->arena, g->end_slot - g->first_slot + 1);
     if (!g->wanted || !KB_PUSH(&m->graphs, &m->n_graphs, &m->cap_graphs, g))
         return NULL;

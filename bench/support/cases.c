@@ -1,6 +1,9 @@
 /* cases.c: the modules that are measured. The digit models are the example's own. */
 #include "bench/support/cases.h"
 #include "examples/digits_models.h"
+#include "examples/gpt.h"
+#include "examples/vision_models.h"
+#include <math.h>
 #include <stdlib.h>
 
 const char *bench_data = "data";
@@ -56,6 +59,73 @@ static kn_module *make_encoder(const bench_case *c)
     return kn_nn_transformer_encoder_layer(c->width, 12, .dim_feedforward = 4 * c->width, .activation = "gelu", .batch_first = 1);
 }
 static kn_module *make_mlp(const bench_case *c) { return (void)c, kn_nn_sequential(kn_nn_linear(10, 32), kn_nn_relu(), kn_nn_linear(32, 2)); }
+
+/* ---- whole models, random weights ------------------------------------------------------------------------------------------------------------ */
+static kn_module *make_minilm(const bench_case *c)
+{
+    return kn_nn_transformer_encoder(c->width, 12, 6, .dim_feedforward = 4 * c->width, .activation = "gelu", .batch_first = 1);
+}
+static kn_module *make_resnet18(const bench_case *c) { return (void)c, resnet18(64, 1000); }
+static kn_module *make_mobilenet(const bench_case *c) { return (void)c, mobilenet_v2(1000); }
+
+/* An LSTM whose sequence of outputs is all that is asked for. */
+typedef struct Lstm { kn_module base; kn_module *lstm; } Lstm;
+static kn_tensor *lstm_forward(Lstm *self, kn_tensor *x) { return kn_as_tensor(kn_tuple_get(kn_call_value(self->lstm, x), 0)); }
+static const kn_field lstm_fields[] = {KN_CHILD(Lstm, lstm), KN_FIELDS_END};
+KN_DEFINE_CLASS(lstm_class, Lstm, lstm_forward, lstm_fields, tensor, (tensor));
+static kn_module *make_lstm(const bench_case *c)
+{
+    return KN_BASE(kn_new(Lstm, &lstm_class, .lstm = kn_nn_lstm(c->width, c->width, .num_layers = 2, .batch_first = 1)));
+}
+
+static kn_module *twelve(kn_module *(*layer)(const bench_case *c), const bench_case *c)
+{
+    kn_module *layers[12];
+    for (int i = 0; i < 12; i++)
+        layers[i] = layer(c);
+    return (kn_nn_sequential)(12, layers);
+}
+static kn_module *gpt_layer(const bench_case *c) { return gpt_block(c->width, 12, 0.1); }
+static kn_module *gpt_decoder_layer(const bench_case *c) { return gpt_decoder(c->width, 12, 127); }
+static kn_module *make_gpt_prefill(const bench_case *c) { return twelve(gpt_layer, c); }
+static kn_module *make_gpt_decode(const bench_case *c) { return twelve(gpt_decoder_layer, c); }
+
+/* ---- a loss: pointwise work reduced to one number ---------------------------------------------------------------------------------------------- */
+typedef struct Loss { kn_module base; } Loss;
+static kn_tensor *loss_forward(Loss *self, kn_tensor *x)
+{
+    (void)self;
+    kn_tensor *d = kn_sub(kn_mul(x, 1.5), 0.5);
+    return kn_mean(kn_mul(d, d));
+}
+static const kn_field loss_fields[] = {KN_FIELDS_END};
+KN_DEFINE_CLASS(loss_class, Loss, loss_forward, loss_fields, tensor, (tensor));
+static kn_module *make_loss(const bench_case *c) { return (void)c, KN_BASE(kn_new(Loss, &loss_class)); }
+
+/* ---- attention by heads over a packed projection [batch, tokens, 3 * heads, depth], as models have it: the operator, or its formula by hand ---- */
+typedef struct Attend { kn_module base; int64_t heads, by_hand, last; } Attend;
+
+static kn_tensor *attend_forward(Attend *self, kn_tensor *x)
+{
+    kn_tensor *part[3];
+    int64_t depth = kn_size(x, 3);
+    for (int64_t i = 0; i < 3; i++)
+        part[i] = kn_transpose(kn_narrow(x, 2, i * self->heads, self->heads), 1, 2);
+    if (self->last)                             /* a step of a decoder: one query */
+        part[0] = kn_narrow(part[0], 2, kn_size(x, 1) - 1, 1);
+    kn_tensor *y;
+    if (self->by_hand)
+        y = kn_matmul(kn_softmax(kn_mul(kn_matmul(part[0], kn_transpose(part[1], -2, -1)), 1 / sqrt((double)depth)), -1), part[2]);
+    else
+        y = kn_scaled_dot_product_attention(part[0], part[1], part[2], NULL);
+    return self->last ? y : kn_reshape(kn_transpose(y, 1, 2), KN_SHAPE(kn_size(x, 0), -1, self->heads * depth));
+}
+static const kn_field attend_fields[] = {KN_ATTR(Attend, heads), KN_ATTR(Attend, by_hand), KN_ATTR(Attend, last), KN_FIELDS_END};
+KN_DEFINE_CLASS(attend_class, Attend, attend_forward, attend_fields, tensor, (tensor));
+static kn_module *make_attend(const bench_case *c)
+{
+    return KN_BASE(kn_new(Attend, &attend_class, .heads = c->sizes[2] / 3, .by_hand = c->mixed & 1, .last = c->mixed >> 1));
+}
 
 /* ---- twelve pointwise operators over one input and one row-broadcast bias ------------------------------------------------------------------ */
 typedef struct Chain { kn_module base; kn_tensor *bias; } Chain;
@@ -161,6 +231,7 @@ kn_module *bench_distinct(int which) { return KN_BASE(kn_new(Distinct, &distinct
 /* ---- the table ---------------------------------------------------------------------------------------------------------------------------------- */
 #define ROWS_BYTES(rows, columns) (8.0 * (rows) * (columns) + 4.0 * (columns))       /* input, output, a row */
 #define BLOCK_FLOPS(tokens, dim) (16.0 * (tokens) * (dim) * (dim))                   /* two products, hidden = 4 dim */
+#define ATTEND_FLOPS(batch, heads, rows, keys, depth) (4.0 * (batch) * (heads) * (rows) * (keys) * (depth))    /* two products */
 const bench_case bench_cases[] = {
     {"ffn-360", "digits, feed-forward, one batch of 360", make_ffn, digit_inputs, 3, {360, 8, 8}, .images = 360, .yard = BC_FLOPS,
      .work = 360 * (2.0 * 8 * 8 * 64 + 3 * BLOCK_FLOPS(8, 64) + 2.0 * 512 * 10)},
@@ -172,10 +243,33 @@ const bench_case bench_cases[] = {
      .work = BLOCK_FLOPS(16, 1024.0)},
     {"encoder", "transformer encoder layer [1, 128, 384], 12 heads", make_encoder, NULL, 3, {1, 128, 384}, .width = 384, .yard = BC_FLOPS,
      .work = 128 * (24.0 * 384 * 384 + 4.0 * 128 * 384)},
+    {"minilm-1", "6 encoder layers [1, 128, 384], 12 heads", make_minilm, NULL, 3, {1, 128, 384}, .width = 384, .yard = BC_FLOPS,
+     .work = 6 * 128 * (24.0 * 384 * 384 + 4.0 * 128 * 384)},
+    {"minilm-8", "6 encoder layers [8, 128, 384], 12 heads", make_minilm, NULL, 3, {8, 128, 384}, .width = 384, .yard = BC_FLOPS,
+     .work = 8 * 6 * 128 * (24.0 * 384 * 384 + 4.0 * 128 * 384)},
+    {"resnet18", "ResNet-18 [1, 3, 224, 224]", make_resnet18, NULL, 4, {1, 3, 224, 224}, .yard = BC_FLOPS, .work = 2 * 1.814e9},
+    {"mobilenet_v2", "MobileNetV2 [1, 3, 224, 224]", make_mobilenet, NULL, 4, {1, 3, 224, 224}, .yard = BC_FLOPS, .work = 2 * 0.301e9},
+    {"gpt2-decode", "12 GPT-2 layers, one token after 127", make_gpt_decode, NULL, 3, {1, 1, 768}, .width = 768, .yard = BC_BYTES,
+     .work = 12 * 4.0 * (12.0 * 768 * 768 + 2.0 * 127 * 768)},
+    {"gpt2-prefill", "12 GPT-2 layers [1, 128, 768]", make_gpt_prefill, NULL, 3, {1, 128, 768}, .width = 768, .yard = BC_FLOPS,
+     .work = 12 * 128 * (24.0 * 768 * 768 + 4.0 * 128 * 768)},
+    {"lstm", "LSTM, two layers of 256 [1, 64, 256]", make_lstm, NULL, 3, {1, 64, 256}, .width = 256, .yard = BC_FLOPS, .work = 64 * 2 * 16.0 * 256 * 256},
+    {"attention", "attention, 12 heads [1, 128, 768], the operator", make_attend, NULL, 4, {1, 128, 36, 64}, .yard = BC_FLOPS, .work = ATTEND_FLOPS(1, 12, 128, 128, 64)},
+    {"attention-hand", "attention, 12 heads [1, 128, 768], in operators", make_attend, NULL, 4, {1, 128, 36, 64}, .yard = BC_FLOPS,
+     .work = ATTEND_FLOPS(1, 12, 128, 128, 64), .mixed = 1},
+    {"attention-8", "attention, 12 heads [8, 384, 384], the operator", make_attend, NULL, 4, {8, 384, 36, 32}, .yard = BC_FLOPS,
+     .work = ATTEND_FLOPS(8, 12, 384, 384, 32)},
+    {"attention-hand-8", "attention, 12 heads [8, 384, 384], in operators", make_attend, NULL, 4, {8, 384, 36, 32}, .yard = BC_FLOPS,
+     .work = ATTEND_FLOPS(8, 12, 384, 384, 32), .mixed = 1},
+    {"attention-1", "attention, one query over 1024 keys, the operator", make_attend, NULL, 4, {1, 1024, 36, 64}, .yard = BC_BYTES,
+     .work = 4.0 * 12 * 64 * 2 * 1024, .mixed = 2},
+    {"attention-hand-1", "attention, one query over 1024 keys, in operators", make_attend, NULL, 4, {1, 1024, 36, 64}, .yard = BC_BYTES,
+     .work = 4.0 * 12 * 64 * 2 * 1024, .mixed = 3},
     {"chain-cheap-1M", "12 cheap operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0)},
     {"chain-cheap-16M", "12 cheap operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0)},
     {"chain-mixed-1M", "12 mixed operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0), .mixed = 1},
     {"chain-mixed-16M", "12 mixed operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0), .mixed = 1},
+    {"loss-16M", "mean of squares of 3 pointwise operators [4096, 4096]", make_loss, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = 4.0 * 4096 * 4096},
     {"softmax", "softmax [4096, 1024]", make_softmax, NULL, 2, {4096, 1024}, .yard = BC_BYTES, .work = 8.0 * 4096 * 1024},
     {"layer_norm", "layer_norm [4096, 1024]", make_layer_norm, NULL, 2, {4096, 1024}, .width = 1024, .yard = BC_BYTES,
      .work = 8.0 * 4096 * 1024 + 8.0 * 1024},

@@ -8,7 +8,7 @@ __attribute__((visibility("default"))) const cg_backend *kn_backend_open(const c
 {
     static const cg_backend backend = {
         .abi = CG_BACKEND_ABI, .name = "llvm", .version = LLVM_VERSION_STRING,
-        .compile = ll_compile, .release = ll_release, .shutdown = ll_shutdown,
+        .library = (const void *)LLVMContextCreate, .compile = ll_compile, .shutdown = ll_shutdown,
     };
     if (host->abi != CG_BACKEND_ABI)
         return NULL;

@@ -116,7 +116,7 @@ static void analyse(ll_emit *e)
         }
     }
     /* Compile time is instructions times registers a vector. Long bodies overlap their iterations anyway. */
-    int64_t most = e->isa == LL_AVX512 ? 100 : 250;
+    int64_t most = e->isa == LL_AVX512 ? 160 : 250;
     e->width = e->isa == LL_BASELINE ? 8 : wide || n > most ? 16 : 32;
     if (n > 800 && e->width > 8)
         e->width = 8;

@@ -108,7 +108,7 @@ static LLVMValueRef helper(ll_emit *e, const char *symbol, LLVMValueRef *x, int 
 
 static LLVMValueRef library(ll_emit *e, const char *function, int type, LLVMValueRef *x, int n, const ll_active *a)
 {
-    const char *symbol = ll_helper_for(function, n, type);
+    const char *symbol = ll_host->helper(function, n, type);
     if (!symbol) {
         ll_refuse(e, "generated code can't call the C library's %s", function);
         return x[0];
@@ -194,10 +194,51 @@ static LLVMValueRef truth(ll_emit *e, int type, LLVMValueRef x)
     return ll_is_float(type) ? LLVMBuildFCmp(e->b, LLVMRealUNE, x, zero, "") : LLVMBuildICmp(e->b, LLVMIntNE, x, zero, "");
 }
 
-/* Half formats live in registers as their 16 bits. bf16: integer arithmetic, round half to even; a NaN stays one. */
+/* Half formats live in registers as their 16 bits. bf16, and f16 where the instruction set lacks F16C, by integer arithmetic that rounds half to even; a NaN
+ * stays one. These are the formulas of runtime/kernels/isa/convert_isa.c. */
+static LLVMValueRef k32(ll_emit *e, uint32_t bits, int width) { return ll_splat(e, LLVMConstInt(e->i32, bits, false), width); }
+
+static LLVMValueRef as_f32(ll_emit *e, LLVMValueRef x, int width) { return LLVMBuildBitCast(e->b, x, ll_vector(e->f32, width), ""); }
+
+static LLVMValueRef f16_to_f32_plain(ll_emit *e, LLVMValueRef x, int width)
+{
+    LLVMBuilderRef b = e->b;
+    LLVMTypeRef it = ll_vector(e->i32, width);
+    LLVMValueRef u = LLVMBuildZExt(b, x, it, ""), high = k32(e, 16, width);
+    LLVMValueRef body = LLVMBuildShl(b, LLVMBuildAnd(b, u, k32(e, 0x7fff, width), ""), k32(e, 13, width), "");
+    LLVMValueRef sign = LLVMBuildShl(b, LLVMBuildAnd(b, u, k32(e, 0x8000, width), ""), high, "");
+    LLVMValueRef scaled = LLVMBuildFMul(b, as_f32(e, body, width), ll_splat(e, LLVMConstReal(e->f32, 0x1p112), width), "");
+    LLVMValueRef top = LLVMBuildICmp(b, LLVMIntUGE, body, k32(e, 0x0f800000, width), "");
+    LLVMValueRef is_nan = LLVMBuildICmp(b, LLVMIntUGT, body, k32(e, 0x0f800000, width), "");
+    LLVMValueRef bits = LLVMBuildSelect(b, is_nan, k32(e, 0x7fc00000, width), k32(e, 0x7f800000, width), "");
+    LLVMValueRef r = LLVMBuildSelect(b, top, LLVMBuildOr(b, body, bits, ""), LLVMBuildBitCast(b, scaled, it, ""), "");
+    return as_f32(e, LLVMBuildOr(b, r, sign, ""), width);
+}
+
+static LLVMValueRef f32_to_f16_plain(ll_emit *e, LLVMValueRef x, int width)
+{
+    LLVMBuilderRef b = e->b;
+    LLVMTypeRef it = ll_vector(e->i32, width);
+    LLVMValueRef u = LLVMBuildBitCast(b, x, it, ""), sign = LLVMBuildAnd(b, u, k32(e, 0x80000000u, width), ""), a = LLVMBuildXor(b, u, sign, "");
+    LLVMValueRef odd = LLVMBuildAnd(b, LLVMBuildLShr(b, a, k32(e, 13, width), ""), k32(e, 1, width), "");
+    LLVMValueRef up = LLVMBuildAdd(b, LLVMBuildAdd(b, a, k32(e, 0xfff - 0x38000000u, width), ""), odd, "");
+    LLVMValueRef half = ll_splat(e, LLVMConstReal(e->f32, 0.5), width), tiny = LLVMBuildFAdd(b, as_f32(e, a, width), half, "");
+    LLVMValueRef small = LLVMBuildSub(b, LLVMBuildBitCast(b, tiny, it, ""), k32(e, 0x3f000000, width), "");
+    LLVMValueRef is_small = LLVMBuildICmp(b, LLVMIntULT, a, k32(e, 0x38800000, width), "");
+    LLVMValueRef r = LLVMBuildSelect(b, is_small, small, LLVMBuildLShr(b, up, k32(e, 13, width), ""), "");
+    r = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntUGE, a, k32(e, 0x477ff000, width), ""), k32(e, 0x7c00, width), r, "");
+    LLVMValueRef payload = LLVMBuildAnd(b, LLVMBuildLShr(b, a, k32(e, 13, width), ""), k32(e, 0x3ff, width), "");
+    LLVMValueRef nan = LLVMBuildOr(b, payload, k32(e, 0x7e00, width), "");
+    r = LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntUGT, a, k32(e, 0x7f800000, width), ""), nan, r, "");
+    r = LLVMBuildOr(b, r, LLVMBuildLShr(b, sign, k32(e, 16, width), ""), "");
+    return LLVMBuildTrunc(b, r, ll_vector(e->i16, width), "");
+}
+
 static LLVMValueRef half_to_f32(ll_emit *e, int from, LLVMValueRef x, int width)
 {
     LLVMTypeRef ft = ll_vector(e->f32, width);
+    if (from == KN_F16 && e->isa == LL_BASELINE)
+        return f16_to_f32_plain(e, x, width);
     if (from == KN_F16)
         return LLVMBuildFPExt(e->b, LLVMBuildBitCast(e->b, x, ll_vector(LLVMHalfTypeInContext(e->cx), width), ""), ft, "");
     LLVMValueRef wide = LLVMBuildZExt(e->b, x, ll_vector(e->i32, width), "");
@@ -207,14 +248,13 @@ static LLVMValueRef half_to_f32(ll_emit *e, int from, LLVMValueRef x, int width)
 static LLVMValueRef f32_to_half(ll_emit *e, int to, LLVMValueRef x, int width)
 {
     LLVMTypeRef ht = ll_vector(e->i16, width);
+    if (to == KN_F16 && e->isa == LL_BASELINE)
+        return f32_to_f16_plain(e, x, width);
     if (to == KN_F16)
         return LLVMBuildBitCast(e->b, LLVMBuildFPTrunc(e->b, x, ll_vector(LLVMHalfTypeInContext(e->cx), width), ""), ht, "");
-    LLVMValueRef k16 = ll_splat(e, LLVMConstInt(e->i32, 16, false), width), k1 = ll_splat(e, LLVMConstInt(e->i32, 1, false), width);
-    LLVMValueRef k7fff = ll_splat(e, LLVMConstInt(e->i32, 0x7fff, false), width);
-    LLVMValueRef nan = ll_splat(e, LLVMConstInt(e->i32, 0x7fc0, false), width);
-    LLVMValueRef bits = LLVMBuildBitCast(e->b, x, ll_vector(e->i32, width), "");
-    LLVMValueRef odd = LLVMBuildAnd(e->b, LLVMBuildLShr(e->b, bits, k16, ""), k1, "");
-    LLVMValueRef up = LLVMBuildLShr(e->b, LLVMBuildAdd(e->b, LLVMBuildAdd(e->b, bits, k7fff, ""), odd, ""), k16, "");
+    LLVMValueRef k16 = k32(e, 16, width), bits = LLVMBuildBitCast(e->b, x, ll_vector(e->i32, width), ""), high = LLVMBuildLShr(e->b, bits, k16, "");
+    LLVMValueRef odd = LLVMBuildAnd(e->b, high, k32(e, 1, width), ""), nan = LLVMBuildOr(e->b, high, k32(e, 0x40, width), "");
+    LLVMValueRef up = LLVMBuildLShr(e->b, LLVMBuildAdd(e->b, LLVMBuildAdd(e->b, bits, k32(e, 0x7fff, width), ""), odd, ""), k16, "");
     LLVMValueRef is_nan = LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, "");
     return LLVMBuildTrunc(e->b, LLVMBuildSelect(e->b, is_nan, nan, up, ""), ht, "");
 }
@@ -223,8 +263,8 @@ static LLVMValueRef convert_half(ll_emit *e, int from, int to, LLVMValueRef x, i
 {
     bool down = to == KN_F16 || to == KN_BF16;
     int other = down ? from : to, half = down ? to : from;
-    if (other != KN_F32 || (half == KN_F16 && e->isa == LL_BASELINE)) {
-        ll_refuse(e, "generated code can't convert %s here", half == KN_F16 ? "f16" : "bf16");
+    if (other != KN_F32) {
+        ll_refuse(e, "generated code converts %s from and to f32 only", half == KN_F16 ? "f16" : "bf16");
         return LLVMGetPoison(ll_vector(ll_type(e, to), width));
     }
     return down ? f32_to_half(e, to, x, width) : half_to_f32(e, from, x, width);
@@ -362,7 +402,11 @@ void ll_emit_inst(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef pos)
         LLVMValueRef first = ll_splat(e, pos, a->width);
         e->v[i].element = a->width == 1 ? first : LLVMBuildAdd(e->b, first, ll_lanes(e, e->i64, a->width, 1), "");
     } else if (in->op != LP_REDUCE) {
-        compute(e, i, a, &e->v[i].element);
+        LLVMValueRef fast = ll_fast(e, i, a);
+        if (fast)
+            e->v[i].element = fast;
+        else
+            compute(e, i, a, &e->v[i].element);
     }
 }
 

@@ -106,6 +106,9 @@ static inline bool ll_is_signed(int type) { return type == KN_I8 || type == KN_I
 int ll_bytes(int type);
 int ll_operands(const lp_inst *in);                              /* how many values it takes */
 
+/* ---- fast.c: a faster form of element value i with the same bits; NULL: there is none */
+LLVMValueRef ll_fast(ll_emit *e, uint32_t i, const ll_active *a);
+
 /* ---- memory.c: loads, stores, prefetches */
 LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueRef pos);
 void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *a, LLVMValueRef pos);
@@ -123,15 +126,8 @@ void ll_reduce_step(ll_emit *e, const ll_active *a, LLVMValueRef pos);
 void ll_reduce_chunk(ll_emit *e);                               /* end of a chunk: folds and adds to the totals, restarts the lanes */
 void ll_reduce_finish(ll_emit *e, bool chunked);                /* defines the row values */
 
-/* ---- libm.c: C library functions, over short arrays */
-typedef struct ll_helper { const char *symbol; void *address; } ll_helper;
-extern const ll_helper ll_helpers[];
-extern const int ll_n_helpers;
-const char *ll_helper_for(const char *function, int operands, int type);        /* symbol, or NULL when unknown */
-
-/* ---- session.c: machine code */
-cg_code *ll_compile(const lp_kernel *k, const char *dump_dir, lp_fn *fn, double *ms, size_t *code_bytes);
-void ll_release(cg_code *code);
+/* ---- session.c: objects */
+void *ll_compile(const lp_kernel *k, const char *dump_dir, size_t *bytes);
 void ll_shutdown(void);
 
 #endif

@@ -1,45 +1,27 @@
-/* session.c: from a module to machine code in this process, and back.
+/* session.c: from a module to an object file in memory.
  *
- * A compile has an LLVM context of its own and borrows a target machine; passes, object, link: LLVMRunPasses, EmitToMemoryBuffer, LLJIT
- * with JITLink. All kernels live in one dylib under serial symbol names; a resource tracker a kernel takes it out again. Nothing is
- * initialised before the first compile, and ll_shutdown gives everything back; a later compile starts over.
+ * A compile has an LLVM context of its own and borrows a target machine; passes, then the object: LLVMRunPasses, EmitToMemoryBuffer. Who asked loads it
+ * (codegen/loader.c). Nothing is initialised before the first compile, and ll_shutdown gives everything back; a later compile starts over.
  *
- * Locks: `lock` guards the session's start, the counters and the pool of target machines. LLJIT takes objects from several threads by
- * itself. */
+ * Locks: `lock` guards the start, the counter and the pool of target machines. */
 #include "codegen/llvm/ll.h"
-#include <elf.h>
 #include <llvm-c/Analysis.h>
 #include <llvm-c/Error.h>
-#include <llvm-c/LLJIT.h>
-#include <llvm-c/LLJITUtils.h>
-#include <llvm-c/Orc.h>
 #include <llvm-c/Transforms/PassBuilder.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define PASSES "function(early-cse,loop-mssa(licm))"
-
-struct cg_code { LLVMOrcResourceTrackerRef tracker; cg_code *next, *before; };
 
 typedef struct machine { LLVMTargetMachineRef tm; ll_isa isa; bool quick; struct machine *next; } machine;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static LLVMOrcLLJITRef jit;
 static machine *idle;                           /* target machines that no thread uses now */
 static uint64_t serial;
-static cg_code *live;                           /* every kernel, for shutdown */
 static bool targets_ready;
 
 enum { QUICK = 4000 };                          /* instructions from which on the fast code generator is good enough */
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 /* Records the error's text and consumes it */
 static bool failed(LLVMErrorRef error, const char *what)
@@ -51,12 +33,6 @@ static bool failed(LLVMErrorRef error, const char *what)
     LLVMDisposeErrorMessage(message);
     ll_host->fail(text);
     return true;
-}
-
-static void report(void *context, LLVMErrorRef error)
-{
-    (void)context;
-    failed(error, "linking");
 }
 
 /* ---- the target ------------------------------------------------------------------------------------------------------------------ */
@@ -123,39 +99,16 @@ static void hand_back(machine *m)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- the session ------------------------------------------------------------------------------------------------------------------ */
-static bool define_helpers(void)
+/* Lock held */
+static void start(void)
 {
-    LLVMOrcCSymbolMapPair *pairs = ll_host->alloc((size_t)ll_n_helpers * sizeof *pairs);
-    if (!pairs)
-        return false;
-    LLVMJITSymbolFlags flags = {LLVMJITSymbolGenericFlagsExported | LLVMJITSymbolGenericFlagsCallable, 0};
-    for (int i = 0; i < ll_n_helpers; i++)
-        pairs[i] = (LLVMOrcCSymbolMapPair){LLVMOrcLLJITMangleAndIntern(jit, ll_helpers[i].symbol),
-            {(LLVMOrcExecutorAddress)(uintptr_t)ll_helpers[i].address, flags}};
-    LLVMOrcMaterializationUnitRef unit = LLVMOrcAbsoluteSymbols(pairs, (size_t)ll_n_helpers);
-    ll_host->free(pairs);
-    LLVMErrorRef error = LLVMOrcJITDylibDefine(LLVMOrcLLJITGetMainJITDylib(jit), unit);
-    if (error)
-        LLVMOrcDisposeMaterializationUnit(unit);
-    return !failed(error, "library functions");
-}
-
-static bool start(void)
-{
-    if (jit)
-        return true;
-    if (!targets_ready) {
-        LLVMInitializeX86TargetInfo();
-        LLVMInitializeX86Target();
-        LLVMInitializeX86TargetMC();
-        LLVMInitializeX86AsmPrinter();
-        targets_ready = true;
-    }
-    if (failed(LLVMOrcCreateLLJIT(&jit, NULL), "start"))
-        return jit = NULL, false;
-    LLVMOrcExecutionSessionSetErrorReporter(LLVMOrcLLJITGetExecutionSession(jit), report, NULL);
-    return define_helpers();
+    if (targets_ready)
+        return;
+    LLVMInitializeX86TargetInfo();
+    LLVMInitializeX86Target();
+    LLVMInitializeX86TargetMC();
+    LLVMInitializeX86AsmPrinter();
+    targets_ready = true;
 }
 
 /* ---- one kernel --------------------------------------------------------------------------------------------------------------------- */
@@ -286,60 +239,6 @@ static LLVMMemoryBufferRef object_of(const lp_kernel *k, const char *symbol, con
     return object;
 }
 
-/* Bytes of the object that are loaded */
-static size_t loaded_bytes(LLVMMemoryBufferRef object)
-{
-    const char *at = LLVMGetBufferStart(object);
-    Elf64_Ehdr h;
-    size_t n = 0;
-    memcpy(&h, at, sizeof h);
-    for (int i = 0; i < h.e_shnum; i++) {
-        Elf64_Shdr s;
-        memcpy(&s, at + h.e_shoff + (size_t)i * h.e_shentsize, sizeof s);
-        n += s.sh_flags & SHF_ALLOC ? s.sh_size : 0;
-    }
-    return n;
-}
-
-static void remember(cg_code *code)
-{
-    pthread_mutex_lock(&lock);
-    code->next = live;
-    code->before = NULL;
-    if (live)
-        live->before = code;
-    live = code;
-    pthread_mutex_unlock(&lock);
-}
-
-static void unload(cg_code *code)
-{
-    if (code->tracker) {
-        failed(LLVMOrcResourceTrackerRemove(code->tracker), "release");
-        LLVMOrcReleaseResourceTracker(code->tracker);
-    }
-    ll_host->free(code);
-}
-
-static cg_code *load(LLVMMemoryBufferRef object, const char *symbol, lp_fn *fn)
-{
-    LLVMOrcExecutorAddress address = 0;
-    cg_code *code = ll_host->alloc(sizeof *code);
-    if (!code) {
-        LLVMDisposeMemoryBuffer(object);
-        return NULL;
-    }
-    code->tracker = LLVMOrcJITDylibCreateResourceTracker(LLVMOrcLLJITGetMainJITDylib(jit));
-    if (!failed(LLVMOrcLLJITAddObjectFileWithRT(jit, code->tracker, object), "loading")
-        && !failed(LLVMOrcLLJITLookup(jit, &address, symbol), "looking up a kernel")) {
-        *fn = (lp_fn)(uintptr_t)address;
-        remember(code);
-        return code;
-    }
-    unload(code);
-    return NULL;
-}
-
 /* Unique in the process; readable in debuggers and dumps */
 static void name_symbol(char *symbol, size_t size, const lp_kernel *k, uint64_t number)
 {
@@ -351,54 +250,27 @@ static void name_symbol(char *symbol, size_t size, const lp_kernel *k, uint64_t 
     }
 }
 
-cg_code *ll_compile(const lp_kernel *k, const char *dump_dir, lp_fn *fn, double *ms, size_t *code_bytes)
+void *ll_compile(const lp_kernel *k, const char *dump_dir, size_t *bytes)
 {
-    double begin = now_ms();
     char symbol[96];
     pthread_mutex_lock(&lock);
-    bool ready = start();
+    start();
     uint64_t number = serial++;
     pthread_mutex_unlock(&lock);
-    if (!ready)
-        return NULL;
     name_symbol(symbol, sizeof symbol, k, number);
     LLVMMemoryBufferRef object = object_of(k, symbol, dump_dir);
     if (!object)
         return NULL;
-    size_t bytes = loaded_bytes(object);
-    cg_code *code = load(object, symbol, fn);
-    if (code && ms)
-        *ms = now_ms() - begin;
-    if (code && code_bytes)
-        *code_bytes = bytes;
-    return code;
-}
-
-void ll_release(cg_code *code)
-{
-    if (!code)
-        return;
-    pthread_mutex_lock(&lock);
-    if (code->next)
-        code->next->before = code->before;
-    *(code->before ? &code->before->next : &live) = code->next;
-    bool tidy = jit && serial % 64 == 0;
-    pthread_mutex_unlock(&lock);
-    unload(code);
-    if (tidy)
-        LLVMOrcSymbolStringPoolClearDeadEntries(LLVMOrcExecutionSessionGetSymbolStringPool(LLVMOrcLLJITGetExecutionSession(jit)));
+    *bytes = LLVMGetBufferSize(object);
+    void *copy = ll_host->alloc(*bytes);
+    if (copy)
+        memcpy(copy, LLVMGetBufferStart(object), *bytes);
+    LLVMDisposeMemoryBuffer(object);
+    return copy;
 }
 
 void ll_shutdown(void)
 {
-    while (live) {
-        cg_code *code = live;
-        live = code->next;
-        unload(code);
-    }
-    if (jit)
-        failed(LLVMOrcDisposeLLJIT(jit), "shutdown");
-    jit = NULL;
     while (idle) {
         machine *m = idle;
         idle = m->next;

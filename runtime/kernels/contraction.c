@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/mathfn_c.h"
-#include "base/gemm.h"
+#include "base/packs.h"
 #include "runtime/kernels/kernels.h"
 #include <string.h>
 
@@ -186,6 +186,55 @@ static void set_linear(kb_gemm *g, const kb_layout *lx, const factor *x, const k
     g->batch_rank = last > 1 ? last - 1 : 0;
 }
 
+/* f16 and bf16 weights for few rows: widened some outputs at a time, into scratch that stays in a cache, instead of all at once. */
+enum { FEW_ROWS = 32, STRIP_FLOATS = 1 << 16 };
+typedef struct strips { const kb_gemm *g; const kb_buf *w; int64_t outputs; _Atomic(bool) failed; } strips;
+
+static void run_strips(void *arg, int64_t first, int64_t last, int worker)
+{
+    strips *s = arg;
+    const kb_layout *l = s->w->layout;
+    int64_t k = s->g->k, bytes = (int64_t)kb_dtype_bytes(l->dtype);
+    size_t scratch = (size_t)(s->outputs * k) * sizeof(float);
+    float *wide = kb_data_alloc(scratch);
+    kk_convert convert = kk_converter(KN_F32, l->dtype);
+    (void)worker;
+    if (!wide)
+        s->failed = true;
+    for (int64_t i = first; i < last && wide; i++) {
+        kb_gemm g = *s->g;
+        int64_t from = i * s->outputs;
+        g.n = g.n - from < s->outputs ? g.n - from : s->outputs;
+        for (int64_t n = 0; n < g.n; n++)
+            convert(wide + n * k, (const char *)s->w->data + (from + n) * l->strides[0] * bytes, k);
+        g.b = wide;
+        g.b_row = 1;
+        g.b_col = k;
+        g.c = (float *)g.c + from;
+        if (g.bias)
+            g.bias = (const float *)g.bias + from * g.bias_col;
+        if (!kb_gemm_f32(&g))
+            s->failed = true;
+    }
+    if (wide)
+        kb_data_free(wide, scratch);
+}
+
+static bool goes_in_strips(const kb_call *c)
+{
+    const kb_layout *x = c->in[0].layout, *w = c->in[1].layout;
+    return (w->dtype == KN_F16 || w->dtype == KN_BF16) && w->strides[1] == 1 && w->sizes[1] > 0 && x->numel / w->sizes[1] <= FEW_ROWS;
+}
+
+static kn_status run_in_strips(kb_gemm *g, const kb_buf *w)
+{
+    strips s = {.g = g, .w = w, .outputs = STRIP_FLOATS / g->k / 16 * 16};
+    fold_batch(g);
+    s.outputs = s.outputs < 16 ? 16 : s.outputs < g->n ? s.outputs : g->n;
+    kb_parallel_for((g->n + s.outputs - 1) / s.outputs, 1 + KK_GRAIN / (s.outputs * g->k), run_strips, &s);
+    return s.failed ? KN_E_MEMORY : KN_OK;
+}
+
 kn_status kernel_linear(const kb_call *c);
 kn_status kernel_linear(const kb_call *c)
 {
@@ -198,7 +247,8 @@ kn_status kernel_linear(const kb_call *c)
     size_t bytes = 0;
     if (c->out[0].layout->numel == 0)
         return KN_OK;
-    bool ready = open_factor(&x, &c->in[0], t) && open_factor(&w, &c->in[1], t) && (!has_bias || open_factor(&bias, &c->in[2], t))
+    bool in_strips = goes_in_strips(c);
+    bool ready = open_factor(&x, &c->in[0], t) && (in_strips || open_factor(&w, &c->in[1], t)) && (!has_bias || open_factor(&bias, &c->in[2], t))
               && open_result(&g, c, t, &scratch, &bytes);
     kn_status s = ready ? KN_OK : KN_E_MEMORY;
     if (ready) {
@@ -207,7 +257,9 @@ kn_status kernel_linear(const kb_call *c)
             g.bias = bias.data;
             g.bias_col = bias.strides[0];
         }
-        s = run_gemm(&g, t);
+        if (c->weights && t == KN_F32 && !w.owned && !in_strips && g.n > 1)
+            g.packed = kb_packs_get(c->weights, &g);
+        s = in_strips ? run_in_strips(&g, &c->in[1]) : run_gemm(&g, t);
     }
     finish(c, t, scratch, bytes, !s);
     close_factor(&x);
@@ -291,6 +343,19 @@ kn_status kernel_addmm(const kb_call *c)
 }
 
 /* ---- calls that are prepared ------------------------------------------------------------------------------------------------------ */
+/* A result that isn't row-major: elements of a row side by side, any strides over rows and batch. */
+static bool set_result(kb_gemm *g, const kb_layout *o)
+{
+    if (o->contiguous || o->rank < 2)
+        return o->contiguous;
+    if (g->batch_rank != o->rank - 2 || (o->strides[o->rank - 1] != 1 && o->sizes[o->rank - 1] > 1))
+        return false;
+    g->ldc = o->strides[o->rank - 2];
+    for (int d = 0; d < g->batch_rank; d++)
+        g->c_batch[d] = o->strides[d];
+    return true;
+}
+
 bool kb_gemm_of_call(kb_gemm *g, const kb_call *c)
 {
     factor f[3] = {0};
@@ -316,6 +381,8 @@ bool kb_gemm_of_call(kb_gemm *g, const kb_call *c)
         g->bias_col = l->rank < 1 || l->sizes[l->rank - 1] == 1 ? 0 : f[0].strides[l->rank - 1];
     }
     g->c = c->out[0].data;
+    if (!set_result(g, c->out[0].layout))
+        return false;
     fold_batch(g);
     return true;
 }

@@ -1,4 +1,5 @@
-/* conv.c: convolutions, transposed ones included, as products (CAPTURE 16).
+/* conv.c: convolutions, transposed ones included: words and operands; f32 goes to conv_packed.c and conv_depthwise.c, other types are products here
+ * (CAPTURE 16).
  *
  * Each output is a product along k = (kh, kw, cin): the weights are laid out once as [out channels, k], and for a block of output places the taps are laid
  * out as [k, places] (im2col), so that the result is written where it belongs: [out channels, places]. A tap outside the image, and of a transposed
@@ -9,17 +10,16 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/gemm.h"
+#include "runtime/kernels/conv.h"
 #include "runtime/kernels/kernels.h"
 #include <string.h>
 
 enum { BLOCK_BYTES = 1 << 20, MIN_PLACES = 64 };
 
 typedef struct conv {
+    kb_conv base;                               /* sizes; data only of f32 */
     kn_dtype type;
     int bytes;
-    bool transposed;
-    int64_t batch, groups, cin, cout;           /* channels of a group */
-    int64_t in[2], out[2], kernel[2], stride[2], padding[2], dilation[2];
     int64_t k, places, block, blocks;
     const char *x, *w, *bias;
     char *weights, *own_weights;                /* [groups * cout, k]; to be freed, or NULL */
@@ -30,28 +30,15 @@ typedef struct conv {
 } conv;
 
 /* ---- what is where ---------------------------------------------------------------------------------------------------------------------- */
-static int64_t place_of(const conv *c, int d, int64_t kernel, int64_t out)
-{
-    int64_t at;
-    if (c->transposed) {
-        at = out + c->padding[d] - kernel * c->dilation[d];
-        if (at < 0 || at % c->stride[d])
-            return -1;
-        at /= c->stride[d];
-    } else
-        at = out * c->stride[d] - c->padding[d] + kernel * c->dilation[d];
-    return at < 0 || at >= c->in[d] ? -1 : at;
-}
-
 static bool make_maps(conv *c)
 {
     for (int d = 0; d < 2; d++) {
-        c->map[d] = kb_alloc((size_t)(c->kernel[d] * c->out[d] + 1) * sizeof *c->map[d]);
+        c->map[d] = kb_alloc((size_t)(c->base.kernel[d] * c->base.out[d] + 1) * sizeof *c->map[d]);
         if (!c->map[d])
             return false;
-        for (int64_t k = 0; k < c->kernel[d]; k++)
-            for (int64_t o = 0; o < c->out[d]; o++)
-                c->map[d][k * c->out[d] + o] = place_of(c, d, k, o);
+        for (int64_t k = 0; k < c->base.kernel[d]; k++)
+            for (int64_t o = 0; o < c->base.out[d]; o++)
+                c->map[d][k * c->base.out[d] + o] = kk_conv_place(&c->base, d, k, o);
     }
     return true;
 }
@@ -59,18 +46,18 @@ static bool make_maps(conv *c)
 /* Weights [out][in / groups][kh][kw], or of a transposed convolution [in][out / groups][kh][kw], to [out][kh][kw][in]. Items: output channels. */
 #define LAY_OUT(T)                                                                                                              \
     for (int64_t o = begin; o < end; o++)                                                                                       \
-        for (int64_t i = 0; i < c->cin; i++) {                                                                                  \
+        for (int64_t i = 0; i < c->base.cin; i++) {                                                                                  \
             T *to = (T *)(void *)c->weights + o * c->k + i;                                                                     \
             const T *from = (const T *)(const void *)c->w                                                                       \
-                          + (c->transposed ? (o / c->cout * c->cin + i) * c->cout + o % c->cout : o * c->cin + i) * taps;       \
+                          + (c->base.transposed ? (o / c->base.cout * c->base.cin + i) * c->base.cout + o % c->base.cout : o * c->base.cin + i) * taps;       \
             for (int64_t t = 0; t < taps; t++)                                                                                  \
-                to[t * c->cin] = from[t];                                                                                       \
+                to[t * c->base.cin] = from[t];                                                                                       \
         }
 
 static void lay_out(void *arg, int64_t begin, int64_t end, int worker)
 {
     const conv *c = arg;
-    int64_t taps = c->kernel[0] * c->kernel[1];
+    int64_t taps = c->base.kernel[0] * c->base.kernel[1];
     (void)worker;
     if (c->bytes == 4)
         LAY_OUT(uint32_t)
@@ -81,8 +68,8 @@ static void lay_out(void *arg, int64_t begin, int64_t end, int worker)
 /* With one tap they are laid out as they should be. */
 static bool make_weights(conv *c)
 {
-    int64_t outs = c->groups * c->cout;
-    if (c->kernel[0] * c->kernel[1] == 1 && !c->transposed) {
+    int64_t outs = c->base.groups * c->base.cout;
+    if (c->base.kernel[0] * c->base.kernel[1] == 1 && !c->base.transposed) {
         c->weights = (char *)(uintptr_t)c->w;
         return true;
     }
@@ -101,7 +88,7 @@ static void tap_row(const conv *c, char *out, const char *row, const int64_t *ma
         memset(out, 0, (size_t)((to - from) * b));
         return;
     }
-    if (!c->transposed && c->stride[1] == 1) {  /* zeros, a run, zeros */
+    if (!c->base.transposed && c->base.stride[1] == 1) {  /* zeros, a run, zeros */
         int64_t first = from, last = to;
         while (first < to && map[first] < 0)
             first++;
@@ -128,16 +115,16 @@ static void tap_range(void *arg, int64_t begin, int64_t end, int worker)
 {
     const tap_job *j = arg;
     const conv *c = j->c;
-    int64_t width = c->out[1];
+    int64_t width = c->base.out[1];
     (void)worker;
     for (int64_t k = begin; k < end; k++) {
-        int64_t channel = k % c->cin, t = k / c->cin, kh = t / c->kernel[1], kw = t % c->kernel[1];
-        const char *plane = j->x + channel * c->in[0] * c->in[1] * c->bytes;
+        int64_t channel = k % c->base.cin, t = k / c->base.cin, kh = t / c->base.kernel[1], kw = t % c->base.kernel[1];
+        const char *plane = j->x + channel * c->base.in[0] * c->base.in[1] * c->bytes;
         char *out = j->taps + k * j->n * c->bytes;
         for (int64_t at = j->place; at < j->place + j->n;) {
             int64_t row = at / width, col = at % width, m = width - col < j->place + j->n - at ? width - col : j->place + j->n - at;
-            int64_t iy = c->map[0][kh * c->out[0] + row];
-            tap_row(c, out, iy < 0 ? NULL : plane + iy * c->in[1] * c->bytes, c->map[1] + kw * width, col, col + m);
+            int64_t iy = c->map[0][kh * c->base.out[0] + row];
+            tap_row(c, out, iy < 0 ? NULL : plane + iy * c->base.in[1] * c->bytes, c->map[1] + kw * width, col, col + m);
             out += m * c->bytes;
             at += m;
         }
@@ -148,10 +135,9 @@ static void tap_range(void *arg, int64_t begin, int64_t end, int worker)
 static bool product(const conv *c, const kb_gemm *g)
 {
     switch (c->type) {
-    case KN_F32: return kb_gemm_f32(g);
     case KN_F64: return kb_gemm_f64(g);
     case KN_I64: return kb_gemm_i64(g);
-    case KN_I32: case KN_BOOL: case KN_U8: case KN_I8: case KN_I16: case KN_F16: case KN_BF16: break;
+    case KN_I32: case KN_BOOL: case KN_U8: case KN_I8: case KN_I16: case KN_F16: case KN_BF16: case KN_F32: break;
     }
     return kb_gemm_i32(g);
 }
@@ -159,13 +145,13 @@ static bool product(const conv *c, const kb_gemm *g)
 /* Item: a block of places of one group of one image. */
 static bool run_item(const conv *c, int64_t item, char *taps)
 {
-    int64_t place = item % c->blocks * c->block, group = item / c->blocks % c->groups, image = item / c->blocks / c->groups;
+    int64_t place = item % c->blocks * c->block, group = item / c->blocks % c->base.groups, image = item / c->blocks / c->base.groups;
     int64_t n = c->places - place < c->block ? c->places - place : c->block;
-    const char *x = c->x + (image * c->groups + group) * c->cin * c->in[0] * c->in[1] * c->bytes;
-    int64_t first = (image * c->groups + group) * c->cout;
-    kb_gemm g = {.m = c->cout, .n = n, .k = c->k, .a = c->weights + group * c->cout * c->k * c->bytes, .a_row = c->k, .a_col = 1, .b_col = 1,
+    const char *x = c->x + (image * c->base.groups + group) * c->base.cin * c->base.in[0] * c->base.in[1] * c->bytes;
+    int64_t first = (image * c->base.groups + group) * c->base.cout;
+    kb_gemm g = {.m = c->base.cout, .n = n, .k = c->k, .a = c->weights + group * c->base.cout * c->k * c->bytes, .a_row = c->k, .a_col = 1, .b_col = 1,
                  .c = c->y + (first * c->places + place) * c->bytes, .ldc = c->places, .bias_row = 1};
-    g.bias = c->bias ? c->bias + group * c->cout * c->bytes : NULL;
+    g.bias = c->bias ? c->bias + group * c->base.cout * c->bytes : NULL;
     if (c->plain) {
         g.b = x + place * c->bytes;
         g.b_row = c->places;
@@ -196,14 +182,14 @@ static void item_range(void *arg, int64_t begin, int64_t end, int worker)
 
 static kn_status run_conv(conv *c)
 {
-    c->plain = !c->transposed && c->kernel[0] * c->kernel[1] == 1 && c->stride[0] * c->stride[1] == 1 && c->padding[0] + c->padding[1] == 0;
+    c->plain = !c->base.transposed && c->base.kernel[0] * c->base.kernel[1] == 1 && c->base.stride[0] * c->base.stride[1] == 1 && c->base.padding[0] + c->base.padding[1] == 0;
     c->block = c->plain ? c->places : BLOCK_BYTES / (c->k * c->bytes + 1) / 16 * 16;
     if (c->block < MIN_PLACES)
         c->block = MIN_PLACES;
     if (c->block > c->places)
         c->block = c->places;
     c->blocks = (c->places + c->block - 1) / c->block;
-    int64_t items = c->batch * c->groups * c->blocks;
+    int64_t items = c->base.batch * c->base.groups * c->blocks;
     if (items >= 2 * kb_threads())              /* an item is one thread's; few items are shared inside */
         kb_parallel_for(items, 1, item_range, c);
     else
@@ -214,10 +200,14 @@ static kn_status run_conv(conv *c)
 /* ---- words and operands ----------------------------------------------------------------------------------------------------------------------- */
 static int64_t item_of(const int64_t *list, int i, int64_t fallback) { return list[0] <= 0 ? fallback : list[0] == 1 ? list[1] : list[1 + i]; }
 
-static void read_words(conv *c, const kb_call *call, int n)
+static int spatial(kb_opcode op) { return op == OP_conv1d || op == OP_conv_transpose1d ? 1 : 2; }
+
+static void read_words(kb_conv *c, const kb_call *call)
 {
     const kb_opinfo *info = kb_op_info(call->op);
     const kb_layout *x = call->in[0].layout, *w = call->in[1].layout, *o = call->out[0].layout;
+    int n = spatial(call->op);
+    c->transposed = call->op == OP_conv_transpose1d || call->op == OP_conv_transpose2d;
     const int64_t *stride = kb_word(info, call->words, 0), *padding = kb_word(info, call->words, 1), *dilation = kb_word(info, call->words, 2 + c->transposed);
     int64_t groups = *kb_word(info, call->words, 3 + c->transposed);
     c->groups = groups ? groups : 1;
@@ -233,9 +223,28 @@ static void read_words(conv *c, const kb_call *call, int n)
         c->padding[d] = i < 0 ? 0 : item_of(padding, i, 0);
         c->dilation[d] = i < 0 ? 1 : item_of(dilation, i, 1);
     }
-    c->k = c->kernel[0] * c->kernel[1] * c->cin;
-    c->places = c->out[0] * c->out[1];
 }
+
+bool kb_conv_is(kb_opcode op) { return op == OP_conv1d || op == OP_conv2d || op == OP_conv_transpose1d || op == OP_conv_transpose2d; }
+
+bool kb_conv_of_call(kb_conv *c, const kb_call *call)
+{
+    *c = (kb_conv){0};
+    if (!kb_conv_is(call->op) || call->out[0].layout->numel == 0 || call->out[0].layout->dtype != KN_F32)
+        return false;
+    for (int k = 0; k < 3 && k < call->n_in; k++)
+        if (call->in[k].layout && (call->in[k].layout->dtype != KN_F32 || !call->in[k].layout->contiguous))
+            return false;
+    read_words(c, call);
+    c->x = call->in[0].data;
+    c->w = call->in[1].data;
+    c->bias = call->n_in > 2 && call->in[2].layout ? call->in[2].data : NULL;
+    c->y = call->out[0].data;
+    c->weights = call->weights;
+    return true;
+}
+
+int kb_conv_f32(const kb_conv *c) { return kk_conv_is_depthwise(c) ? kk_conv_depthwise(c) : kk_conv_packed(c); }
 
 static kn_dtype product_type(kn_dtype d)
 {
@@ -244,32 +253,49 @@ static kn_dtype product_type(kn_dtype d)
     return d == KN_I64 ? KN_I64 : KN_I32;
 }
 
-static kn_status convolve(const kb_call *call, int n, bool transposed)
+static kn_status run_type(conv *c, const kb_source *weights)
+{
+    kb_conv *b = &c->base;
+    if (c->type == KN_F32) {
+        b->x = (const float *)(const void *)c->x;
+        b->w = (const float *)(const void *)c->w;
+        b->bias = (const float *)(const void *)c->bias;
+        b->y = (float *)(void *)c->y;
+        b->weights = weights;
+        return kb_conv_f32(b) ? KN_OK : KN_E_MEMORY;
+    }
+    c->k = kk_conv_taps(b) * b->cin;
+    c->places = kk_conv_places(b);
+    kn_status s = make_maps(c) && make_weights(c) ? run_conv(c) : kb_error_status();
+    if (c->own_weights)
+        kb_data_free(c->own_weights, (size_t)(b->groups * b->cout * c->k * c->bytes));
+    kb_free(c->map[0]);
+    kb_free(c->map[1]);
+    return s;
+}
+
+static kn_status convolve(const kb_call *call)
 {
     const kb_layout *o = call->out[0].layout;
-    conv c = {.type = product_type(o->dtype), .transposed = transposed};
+    conv c = {.type = product_type(o->dtype)};
     void *owned[3] = {NULL};
     size_t bytes[3] = {0};
     const char **const data[3] = {&c.x, &c.w, &c.bias};
     c.bytes = (int)kb_dtype_bytes(c.type);
     if (o->numel == 0)
         return KN_OK;
-    read_words(&c, call, n);
+    read_words(&c.base, call);
     bool ok = true, scratch = o->dtype != c.type;
     for (int k = 0; ok && k < 3; k++)
         if (k < call->n_in && call->in[k].layout)
             ok = (*data[k] = kk_contiguous(&call->in[k], c.type, &owned[k], &bytes[k])) != NULL;
     size_t out_bytes = (size_t)(o->numel * c.bytes);
     c.y = !ok ? NULL : scratch ? kb_data_alloc(out_bytes) : call->out[0].data;
-    kn_status s = c.y && make_maps(&c) && make_weights(&c) ? run_conv(&c) : kb_error_status();
+    kn_status s = c.y ? run_type(&c, owned[1] ? NULL : call->weights) : kb_error_status();
     if (!s && scratch)
         kk_converter(o->dtype, c.type)(call->out[0].data, c.y, o->numel);
     if (scratch && c.y)
         kb_data_free(c.y, out_bytes);
-    if (c.own_weights)
-        kb_data_free(c.own_weights, (size_t)(c.groups * c.cout * c.k * c.bytes));
-    kb_free(c.map[0]);
-    kb_free(c.map[1]);
     for (int k = 0; k < 3; k++)
         if (owned[k])
             kb_data_free(owned[k], bytes[k]);
@@ -277,10 +303,10 @@ static kn_status convolve(const kb_call *call, int n, bool transposed)
 }
 
 kn_status kernel_conv1d(const kb_call *c);
-kn_status kernel_conv1d(const kb_call *c) { return convolve(c, 1, false); }
+kn_status kernel_conv1d(const kb_call *c) { return convolve(c); }
 kn_status kernel_conv2d(const kb_call *c);
-kn_status kernel_conv2d(const kb_call *c) { return convolve(c, 2, false); }
+kn_status kernel_conv2d(const kb_call *c) { return convolve(c); }
 kn_status kernel_conv_transpose1d(const kb_call *c);
-kn_status kernel_conv_transpose1d(const kb_call *c) { return convolve(c, 1, true); }
+kn_status kernel_conv_transpose1d(const kb_call *c) { return convolve(c); }
 kn_status kernel_conv_transpose2d(const kb_call *c);
-kn_status kernel_conv_transpose2d(const kb_call *c) { return convolve(c, 2, true); }
+kn_status kernel_conv_transpose2d(const kb_call *c) { return convolve(c); }

@@ -29,6 +29,7 @@ typedef struct kk_fold_type {
     /* floats only */
     void (*exp_sub)(void *y, const void *x, int64_t n, const void *c);          /* e^(x - *c) */
     void (*exp_sub_cols)(void *y, const void *x, int64_t n, const void *c);     /* e^(x[j] - c[j]) */
+    void (*scale)(void *y, int64_t n, const void *s, const void *add);          /* y * *s, plus add[i] where add is not NULL */
     void (*divide)(void *y, int64_t n, const void *s);                          /* y / *s */
     void (*divide_cols)(void *y, int64_t n, const void *s);
     void (*log_rest)(void *y, const void *x, int64_t n, const void *m, const void *ls);         /* (x - *m) - *ls */

@@ -27,7 +27,8 @@ enum {
     IN_PLACE_SPARE = 2,        /* B in place up to so many rows more than a tile has, */
     IN_PLACE_B = 96 * 1024,    /* or so many floats */
     A_IN_PLACE_COLS = 64,      /* A in place up to so many columns of C: packing it costs as much as a few of them */
-    TINY_B = 4096              /* floats: product_nt even in two passes over B */
+    TINY_B = 4096,             /* floats: product_nt even in two passes over B */
+    AHEAD = 8, AHEAD_PACKED = 40 /* steps of k that are fetched ahead */
 };
 #define PARALLEL_NS 8000.0 /* less work than this stays on one thread */
 #define THREAD_NS   3000.0 /* the least for one more thread */
@@ -151,6 +152,9 @@ static void pack_a(const kb_gemm_kernels *kernels, float *dst, const float *a, i
 }
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------------------- */
+/* Few rows: packed panels are walked through along the whole of k, as they lie in memory. */
+static bool streams(const part *p) { return p->prepacked && p->m <= 2 * p->kernels->rows; }
+
 /* m rows x n columns over one block of k. `a` packed (a_strided false) or in place. */
 static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, const float *b, int64_t b_k, int64_t b_panel,
                       bool b_exact, int64_t n, float *c, int64_t k, bool first, const float *bias)
@@ -170,8 +174,11 @@ static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, 
         t.a = a;
         t.c = c + j;
         t.bias = bias ? bias + j : NULL;
+        /* The last tile fetches what comes after its B, which lies in L1 by then */
+        int64_t next = streams(p) && j + w >= n ? k * PANEL - j / PANEL * b_panel : w / PANEL * b_panel;
         for (int64_t i = 0; i < s.tiles; i++) {
             t.rows = (int)(s.rows + (i < s.higher));
+            t.ahead = i == 0 || i + 1 < s.tiles ? (b_exact ? AHEAD : AHEAD_PACKED) * b_k : next;
             tile(&t);
             t.a += t.rows * (a_strided ? p->a_row : k);
             t.c += t.rows * p->ldc;
@@ -195,6 +202,8 @@ static plan plan_of(const part *p)
     q.a_whole = !q.a_strided && p->m <= ROWS_BLOCK && p->m * p->k <= WHOLE_A;
     q.rows = min(p->m, ROWS_BLOCK);
     q.cols = min(ceil_div(p->n, PANEL) * PANEL, q.b_pack && (q.a_whole || q.a_strided) ? COLS_BLOCK_FEW : COLS_BLOCK);
+    if (streams(p))
+        q.cols = min(q.cols, 4 * PANEL);
     if (!q.a_strided)
         q.a_floats = q.rows * (q.a_whole ? p->k : min(p->k, BLOCK)) + PANEL;
     if (q.b_pack)

@@ -13,9 +13,11 @@ typedef struct kb_tile {
     int64_t a_row, a_k; /* strided tiles only; packed A is [k][rows] */
     const float *b;
     int64_t b_k, b_panel;
+    int64_t ahead; /* floats from what is multiplied to what is fetched */
     float *c;
     int64_t ldc;
     const float *bias; /* over columns, added at the end; NULL: none, or not yet */
+    const float *row_bias; /* over rows, likewise */
     int64_t k;
     int rows, cols;
     int first; /* the first block of k: C is set, not added to */

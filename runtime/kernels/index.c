@@ -361,6 +361,8 @@ kn_status kb_dynamic_count(kb_opcode op, int n_in, const kb_buf *in, const int64
         return kb_fail(KN_E_VALUE, "an operand is missing");
     if (op == OP_nonzero)
         return count_true(&in[0], in[0].layout->rank, in[0].layout->sizes, count);
+    if (op == OP_unique)
+        return kk_unique(&in[0], NULL, count);
     if (op == OP_bincount)
         return count_bins(&in[0], words[0], count);
     int rank = broadcast_sizes(in[0].layout, in[1].layout, sizes);

@@ -1,9 +1,9 @@
 /* kernels.h: what the eager kernels share: sizes of the canonical arithmetic, conversion and staging of elements, loop nests over
  * strided operands, and the tables that are compiled once per instruction set.
  *
- * Loops of the kernels work on contiguous elements of one math type (f32, f64, i64, and bool where that pays). Whatever else an operand
- * is (another dtype, strided, broadcast) is brought into that form in blocks of KK_STAGE elements on the stack, and results go back the same
- * way. So a loop is written once, and f16, bf16 and narrow integers need no loops of their own: integers wrap alike in 64 bits.
+ * Loops of the kernels work on contiguous elements of one math type (f32, f64, i64, and bool where that pays; pointwise loops in every integer type). Whatever
+ * else an operand is (another dtype, strided, broadcast) is brought into that form in blocks of KK_STAGE elements on the stack, and results go back the
+ * same way. So f16 and bf16 need no loops of their own, and most kernels none for narrow integers, which wrap alike in 64 bits.
  *
  * Kernels allocate nothing for pointwise work. Nothing here depends on the split into threads: see base/pool.h.
  */
@@ -67,5 +67,8 @@ void kk_copy(void *dst, kn_dtype to, const int64_t *dst_strides, const void *src
 /* The data of b as contiguous row-major elements of type t: b's own when it is that already, else a copy in *owned (kb_data_alloc of
  * *bytes), which the caller frees. NULL when memory is short. */
 const void *kk_contiguous(const kb_buf *b, kn_dtype t, void **owned, size_t *bytes);
+
+/* Counts x's different values; out (or NULL) receives them, each element's place among them, and how often each is there. */
+kn_status kk_unique(const kb_buf *x, const kb_buf *out, int64_t *count);
 
 #endif

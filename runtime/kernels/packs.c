@@ -8,17 +8,20 @@
 #include "base/alloc.h"
 #include "base/env.h"
 #include <stdatomic.h>
+#include <string.h>
 
 enum { STEADY = 2, MOST_FORMS = 16 };
 
 struct kb_pack {
     kb_pack *next;
-    const float *b;                     /* which matrix: with the sizes and strides below */
-    int64_t b_row, b_col;
+    kb_form form;                       /* of a product's B: 0, strides, sizes */
+    int64_t floats;
     kb_gemm_packed packed;              /* data NULL: not made yet */
     _Atomic(uint64_t) made_from;
     atomic_bool busy, refused;
 };
+
+typedef struct maker { bool (*fill)(void *arg, float *to); void *arg; } maker;
 
 static _Atomic(int64_t) bytes_kept;
 
@@ -36,27 +39,25 @@ bool kb_packs_steady(kb_packs *p, uint64_t version)
     return calls + 1 >= STEADY;
 }
 
-static int64_t bytes_of(const kb_pack *p) { return kb_gemm_packed_count(p->packed.k, p->packed.n) * (int64_t)sizeof(float); }
+static int64_t bytes_of(const kb_pack *p) { return p->floats * (int64_t)sizeof(float); }
 
-static kb_pack *find(kb_packs *packs, const kb_gemm *g, int *n)
+static kb_pack *find(kb_packs *packs, const kb_form *form, int *n)
 {
     kb_pack *p = atomic_load_explicit(&packs->first, memory_order_acquire);
     for (*n = 0; p; p = p->next, ++*n)
-        if (p->b == g->b && p->packed.k == g->k && p->packed.n == g->n && p->b_row == g->b_row && p->b_col == g->b_col)
+        if (p->form.data == form->data && memcmp(p->form.v, form->v, sizeof form->v) == 0)
             return p;
     return NULL;
 }
 
-static kb_pack *add(kb_packs *packs, const kb_gemm *g)
+static kb_pack *add(kb_packs *packs, const kb_form *form, int64_t floats)
 {
     kb_pack *p = kb_calloc(1, sizeof *p);
     if (!p)
         return NULL;
-    p->b = g->b;
-    p->b_row = g->b_row;
-    p->b_col = g->b_col;
-    p->packed.k = g->k;
-    p->packed.n = g->n;
+    p->form = *form;
+    p->floats = floats;
+    p->packed = (kb_gemm_packed){.k = form->v[1], .n = form->v[2]};
     p->next = atomic_load_explicit(&packs->first, memory_order_relaxed);
     while (!atomic_compare_exchange_weak_explicit(&packs->first, &p->next, p, memory_order_release, memory_order_relaxed)) {}
     return p;                           /* two threads may add the same: the older one is never found again, and freed with the rest */
@@ -72,32 +73,56 @@ static bool room(kb_pack *p)
     return false;
 }
 
-static const kb_gemm_packed *make(kb_pack *p, uint64_t version)
+static kb_pack *make(kb_pack *p, uint64_t version, const maker *m)
 {
-    const kb_gemm_packed *result = NULL;
+    kb_pack *result = NULL;
     if (atomic_load_explicit(&p->refused, memory_order_relaxed) || atomic_exchange_explicit(&p->busy, true, memory_order_acquire))
         return NULL;
     if (atomic_load_explicit(&p->made_from, memory_order_acquire) == version + 1) {
-        result = &p->packed;
+        result = p;
     } else if (p->packed.data || room(p)) {
         atomic_store_explicit(&p->made_from, 0, memory_order_relaxed);
-        kb_gemm_pack_b(&p->packed, p->b, p->b_row, p->b_col);
-        atomic_store_explicit(&p->made_from, version + 1, memory_order_release);
-        result = &p->packed;
+        if (m->fill(m->arg, p->packed.data)) {
+            atomic_store_explicit(&p->made_from, version + 1, memory_order_release);
+            result = p;
+        }
     }
     atomic_store_explicit(&p->busy, false, memory_order_release);
     return result;
 }
 
-const kb_gemm_packed *kb_packs_get(const kb_source *s, const kb_gemm *g)
+static kb_pack *get(const kb_source *s, const kb_form *form, int64_t floats, const maker *m)
 {
     int forms;
-    kb_pack *p = find(s->packs, g, &forms);
+    kb_pack *p = find(s->packs, form, &forms);
     if (p && atomic_load_explicit(&p->made_from, memory_order_acquire) == s->version + 1)
-        return &p->packed;
-    if (!p && (forms == MOST_FORMS || !(p = add(s->packs, g))))
+        return p;
+    if (!p && (forms == MOST_FORMS || !(p = add(s->packs, form, floats))))
         return NULL;
-    return make(p, s->version);
+    return make(p, s->version, m);
+}
+
+typedef struct b_maker { const kb_gemm *g; } b_maker;
+
+static bool fill_b(void *arg, float *to)
+{
+    const kb_gemm *g = ((b_maker *)arg)->g;
+    kb_gemm_pack_b(&(kb_gemm_packed){.k = g->k, .n = g->n, .data = to}, g->b, g->b_row, g->b_col);
+    return true;
+}
+
+const kb_gemm_packed *kb_packs_get(const kb_source *s, const kb_gemm *g)
+{
+    const kb_form form = {g->b, {0, g->k, g->n, g->b_row, g->b_col}};
+    b_maker b = {g};
+    kb_pack *p = get(s, &form, kb_gemm_packed_count(g->k, g->n), &(maker){fill_b, &b});
+    return p ? &p->packed : NULL;
+}
+
+const float *kb_packs_form(const kb_source *s, const kb_form *form, int64_t floats, bool (*fill)(void *arg, float *to), void *arg)
+{
+    kb_pack *p = get(s, form, floats, &(maker){fill, arg});
+    return p ? p->packed.data : NULL;
 }
 
 void kb_packs_free(kb_packs *packs)

@@ -112,6 +112,7 @@ static void turn_tile(void *tile, const operand *o, const char *src, int64_t col
         }
         switch (kb_dtype_bytes(o->wanted)) {
         case 1: TURN(uint8_t); break;
+        case 2: TURN(uint16_t); break;
         case 4: TURN(uint32_t); break;
         case 8: TURN(uint64_t); break;
         }
@@ -179,18 +180,6 @@ static bool wants_strips(plan *p)
 }
 
 /* ---- planning ---------------------------------------------------------------------------------------------------------------- */
-static const kk_loops *loops_of(kb_body_id body, kn_dtype math, kn_dtype *type)
-{
-    const kk_loop_tables *t = KB_ISA_PICK(kk_pointwise_loops)();
-    switch (math) {
-    case KN_F32: case KN_F16: case KN_BF16: *type = KN_F32; return &t->f32[body];
-    case KN_F64: *type = KN_F64; return &t->f64[body];
-    case KN_BOOL: *type = KN_BOOL; return &t->boolean[body];
-    case KN_I64: case KN_I32: case KN_I16: case KN_I8: case KN_U8: *type = KN_I64; return &t->i64[body];
-    }
-    return NULL;
-}
-
 /* A weak scalar becomes a value of the math type once, then of the loop's type. */
 static void set_scalar(operand *o, const void *value, kn_dtype from, kn_dtype math)
 {
@@ -331,7 +320,7 @@ kn_status kernel_pointwise(const kb_call *c)
 {
     unsigned present = 0;
     int from[4];
-    kn_dtype type;
+    kn_dtype type = kb_math_type(c->math);
     plan p;
     for (int k = 0; k < c->n_in; k++)
         present |= (unsigned)(c->in[k].layout != NULL) << k;
@@ -341,8 +330,8 @@ kn_status kernel_pointwise(const kb_call *c)
     p.n = kb_body_operands(c->op, body, present, from);
     if (body == KB_B_COPY)
         return copy(c, &c->in[from[0]]);
-    const kk_loops *loops = loops_of(body, c->math, &type);
-    if (body == KB_B_NONE || !loops || !loops->all)
+    const kk_loops *loops = &KB_ISA_PICK(kk_pointwise_loops)(c->math)[body];
+    if (body == KB_B_NONE || !loops->all)
         return kb_fail(KN_E_DTYPE, "%s is not defined for %s", kb_op_info(c->op)->name, kb_dtypes[c->math].name);
     kn_status s = set_operands(&p, c, body, type, from);
     if (s)

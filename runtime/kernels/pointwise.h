@@ -10,8 +10,7 @@ typedef void (*kk_loop)(int64_t n, void *out, void *const *in);
 /* vs: in[1] points at one element; sv: in[0] does. NULL unless the body takes two values. */
 typedef struct kk_loops { kk_loop all, vs, sv; } kk_loops;
 
-/* Tables indexed by kb_body_id; entries are NULL where the body has no row for that type. */
-typedef struct kk_loop_tables { const kk_loops *f32, *f64, *i64, *boolean; } kk_loop_tables;
-KB_ISA_DECLARE(const kk_loop_tables *, kk_pointwise_loops, (void));
+/* The loops of a math type (f16 and bf16: of f32), indexed by kb_body_id; entries are NULL where the body has no row for that type. */
+KB_ISA_DECLARE(const kk_loops *, kk_pointwise_loops, (kn_dtype math));
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "runtime/kernels/kernels.h"
+#include <math.h>
 #include <string.h>
 
 typedef struct item { int64_t key, index; } item;
@@ -200,7 +201,7 @@ kn_status kernel_cummax(const kb_call *c) { return run_lines(c, c->words[0], -1,
 kn_status kernel_cummin(const kb_call *c);
 kn_status kernel_cummin(const kb_call *c) { return run_lines(c, c->words[0], -1, false, c->out[0].data, c->out[1].data); }
 
-/* ---- cumsum, cumprod --------------------------------------------------------------------------------------------------------------- */
+/* ---- cumsum, cumprod, logcumsumexp --------------------------------------------------------------------------------------------------------------- */
 typedef struct scan {
     const kb_layout *l, *o;
     kk_nest nest;               /* x and the result, without the dimension */
@@ -208,7 +209,7 @@ typedef struct scan {
     char *out;
     int64_t n, x_stride, out_stride;
     kn_dtype type;
-    bool product;
+    bool product, logs;
 } scan;
 
 /* y0 = x0; the carry stays in the math type, each output rounds (CAPTURE 15). */
@@ -220,6 +221,24 @@ typedef struct scan {
         v[i] = *y;                                                \
     }
 
+/* log(exp(a) + exp(b)), also where both are the same infinity; a NaN stays one. */
+static double log_add(double a, double b)
+{
+    double least = a < b || a != a ? a : b, most = a < b || a != a ? b : a;
+    if (a != a || b != b)
+        return a + b;
+    return least == most && isinf(least) ? a : log1p(exp(least - most)) + most;
+}
+
+/* The carry is a double, whatever the type: each output rounds. */
+#define LOG_CARRY(T)                                                        \
+    for (int64_t i = 0; i < m; i++) {                                       \
+        T *v = (T *)block;                                                  \
+        double *y = (double *)carry;                                        \
+        *y = at + i == 0 ? (double)v[i] : log_add(*y, (double)v[i]);        \
+        v[i] = (T)*y;                                                       \
+    }
+
 static void scan_line(const scan *s, const char *x, char *out)
 {
     uint64_t block[KK_STAGE], carry[1] = {0};
@@ -227,7 +246,11 @@ static void scan_line(const scan *s, const char *x, char *out)
     for (int64_t at = 0; at < s->n; at += KK_STAGE) {
         int64_t m = s->n - at < KK_STAGE ? s->n - at : KK_STAGE;
         kk_gather(block, s->type, x + at * s->x_stride * (int64_t)from, s->l->dtype, s->x_stride, m);
-        if (s->type == KN_F32)
+        if (s->logs && s->type == KN_F32)
+            LOG_CARRY(float)
+        else if (s->logs)
+            LOG_CARRY(double)
+        else if (s->type == KN_F32)
             CARRY(float, *y + v[i], *y * v[i])
         else if (s->type == KN_F64)
             CARRY(double, *y + v[i], *y * v[i])
@@ -247,14 +270,14 @@ static void scan_range(void *arg, int64_t begin, int64_t end, int worker)
         scan_line(s, s->x + p.offset[0] * (int64_t)kb_dtype_bytes(s->l->dtype), s->out + p.offset[1] * (int64_t)kb_dtype_bytes(s->o->dtype));
 }
 
-static kn_status cumulate(const kb_call *c, bool product)
+static kn_status cumulate(const kb_call *c, bool product, bool logs)
 {
     const kb_layout *l = c->in[0].layout, *o = c->out[0].layout;
     int dim = (int)(c->words[0] < 0 ? c->words[0] + (l->rank ? l->rank : 1) : c->words[0]);
     int64_t sizes[KB_MAX_RANK], strides[2][KB_MAX_RANK];
     int rank = 0;
     scan s = {.l = l, .o = o, .x = c->in[0].data, .out = c->out[0].data, .n = l->rank ? l->sizes[dim] : 1, .x_stride = l->rank ? l->strides[dim] : 1,
-              .out_stride = l->rank ? o->strides[dim] : 1, .product = product};
+              .out_stride = l->rank ? o->strides[dim] : 1, .product = product, .logs = logs};
     s.type = kb_dtype_category(o->dtype) == KB_CAT_FLOAT ? kb_math_type(o->dtype) : KN_I64;
     if (l->numel == 0)
         return KN_OK;
@@ -272,6 +295,8 @@ static kn_status cumulate(const kb_call *c, bool product)
 }
 
 kn_status kernel_cumsum(const kb_call *c);
-kn_status kernel_cumsum(const kb_call *c) { return cumulate(c, false); }
+kn_status kernel_cumsum(const kb_call *c) { return cumulate(c, false, false); }
 kn_status kernel_cumprod(const kb_call *c);
-kn_status kernel_cumprod(const kb_call *c) { return cumulate(c, true); }
+kn_status kernel_cumprod(const kb_call *c) { return cumulate(c, true, false); }
+kn_status kernel_logcumsumexp(const kb_call *c);
+kn_status kernel_logcumsumexp(const kb_call *c) { return cumulate(c, false, true); }

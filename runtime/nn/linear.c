@@ -3,16 +3,23 @@
  */
 #define KN_SITE "nn.Linear"
 #include "runtime/nn/nn.h"
+#include "runtime/nn/quantize.h"
 #include <math.h>
 
-typedef struct Linear { kn_module base; kn_tensor *weight, *bias; int64_t in_features, out_features; } Linear;
+typedef nn_linear Linear;
 
-static kn_tensor *linear_forward(Linear *self, kn_tensor *x) { return kn_linear(x, self->weight, self->bias); }
+static kn_tensor *linear_forward(Linear *self, kn_tensor *x)
+{
+    return self->quantized ? kn_quantized_linear(x, self->weight, self->weight_scale, self->bias) : kn_linear(x, self->weight, self->bias);
+}
 
 static const kn_field linear_fields[] = {
-    KN_PARAM(Linear, weight), KN_PARAM(Linear, bias), KN_ATTR(Linear, in_features), KN_ATTR(Linear, out_features), KN_FIELDS_END
+    KN_PARAM(Linear, weight), KN_PARAM(Linear, bias), KN_BUFFER(Linear, weight_scale), KN_ATTR(Linear, in_features), KN_ATTR(Linear, out_features),
+    KN_ATTR(Linear, quantized), KN_FIELDS_END
 };
 KN_DEFINE_CLASS(linear_class, Linear, linear_forward, linear_fields, tensor, (tensor));
+
+nn_linear *nn_as_linear(kn_module *m) { return m->state->cls->from == &linear_class ? (nn_linear *)m : NULL; }
 
 kn_module *(kn_nn_linear)(int64_t in, int64_t out, const kn_nn_linear_options *given, size_t size)
 {

@@ -43,7 +43,7 @@ static bool add_call(cuda_sources *s, uint32_t node, int arch, bool aligned)
         }
     for (int k = 0; k < in.n_out && ok; k++)
         bufs[n->n_in + k].layout = layouts[n->n_in + k] = kb_layout_of_type(&in.out[k]);
-    kb_call c = {(kb_opcode)n->op, in.math, n->n_in, in.n_out, bufs, bufs + n->n_in, ir_words(g, n)};
+    kb_call c = {.op = (kb_opcode)n->op, .math = in.math, .n_in = n->n_in, .n_out = in.n_out, .in = bufs, .out = bufs + n->n_in, .words = ir_words(g, n)};
     if (ok && s->facts.node[node].kind == CG_PRODUCT) {
         ok = kb_gemm_of_call(&gemm, &c) && add(s, cg_device_backend_get()->product(&gemm, arch, 132, &l), &l, NULL);
     } else if (ok) {

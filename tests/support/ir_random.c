@@ -49,7 +49,7 @@ static ir_ref value(dice *d, ir_graph *g, bool scalar_too)
 
 static int draw_words(dice *d, const char *kinds, const kb_type *x, int64_t *w)
 {
-    static const uint8_t dtypes[] = {KN_F32, KN_F64, KN_I64, KN_BOOL, KN_I32};
+    static const uint8_t dtypes[] = {KN_F32, KN_F64, KN_I64, KN_BOOL, KN_I32, KN_F16, KN_BF16, KN_U8, KN_I8, KN_I16};
     int n = 0;
     for (; *kinds; kinds++) {
         int rank = x->rank;
@@ -61,7 +61,7 @@ static int draw_words(dice *d, const char *kinds, const kb_type *x, int64_t *w)
                 w[n++] = rank ? (int64_t)roll(d, (uint32_t)rank) : 0;
             break;
         case 'b': w[n++] = roll(d, 2); break;
-        case 't': w[n++] = dtypes[roll(d, 5)]; break;
+        case 't': w[n++] = dtypes[roll(d, sizeof dtypes)]; break;
         case 'e': w[n++] = roll(d, 2) ? 0 : roll(d, 3); break;
         case 'x': w[n++] = roll(d, 3) ? (int64_t)roll(d, 5) - 1 : 0; break;
         case '1': w[n++] = roll(d, 3) ? 1 : 2; break;

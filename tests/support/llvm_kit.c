@@ -1,5 +1,7 @@
 /* llvm_kit.c: see llvm_kit.h. Buffers stand between guard zones that take part in the comparison, so that a store outside shows. */
 #include "tests/support/llvm_kit.h"
+#include "base/error.h"
+#include "codegen/object.h"
 #include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
@@ -54,7 +56,7 @@ const cg_backend *kit_open_with(const cg_host *host)
 
 const cg_backend *kit_open(void)
 {
-    static const cg_host host = {CG_BACKEND_ABI, host_alloc, host_free, host_env, host_isa, host_fail};
+    static const cg_host host = {CG_BACKEND_ABI, host_alloc, host_free, host_env, host_isa, host_fail, cg_helper_for};
     return kit_open_with(&host);
 }
 
@@ -258,11 +260,22 @@ const char *kit_run(lp_fn fn, const lp_kernel *k, unsigned how, unsigned seed)
     return d;
 }
 
+cg_code *kit_machine_code(const cg_backend *b, const lp_kernel *k, const char *dump_dir, lp_fn *fn, size_t *bytes)
+{
+    void *object = b->compile(k, dump_dir, bytes);
+    cg_code *code = object ? cg_code_load(object, *bytes, k->name, fn) : NULL;
+    if (object && !code)
+        host_fail(kb_error_text());
+    if (code)
+        *bytes = cg_code_bytes(code);
+    host_free(object);
+    return code;
+}
+
 static const cg_backend *backend;
 
 cg_code *kit_compile(const lp_kernel *k, lp_fn *fn)
 {
-    double ms;
     size_t bytes;
     if (!backend && !(backend = kit_open())) {
         host_fail("the LLVM backend isn't there");
@@ -272,10 +285,10 @@ cg_code *kit_compile(const lp_kernel *k, lp_fn *fn)
         host_fail("the test's kernel is malformed");
         return NULL;
     }
-    return backend->compile(k, getenv("KIT_DUMP"), fn, &ms, &bytes);
+    return kit_machine_code(backend, k, getenv("KIT_DUMP"), fn, &bytes);
 }
 
-void kit_release(cg_code *code) { backend->release(code); }
+void kit_release(cg_code *code) { cg_code_release(code); }
 
 static const char *compare(const lp_kernel *k, unsigned how, unsigned seed)
 {

@@ -2,6 +2,7 @@
 #ifndef LLVM_KIT_H
 #define LLVM_KIT_H
 #include "codegen/cg.h"
+#include "codegen/object.h"
 
 /* Opens the plug-in (KN_BACKEND_DIR, else build/). NULL, with the reason on stderr, when it isn't there: a failure, never a skip. */
 const cg_backend *kit_open(void);
@@ -31,6 +32,7 @@ enum { KIT_PARTS = 1 /* in pieces: kernels of one phase without reductions */, K
     KIT_MISALIGNED = 4, KIT_PLAIN = 8 /* no special values */,
     KIT_ROWS = 16 /* a few rows at a time, from row 1 on */ };
 const char *kit_compare(lp_kernel *k, unsigned how, unsigned seed);
+cg_code *kit_machine_code(const cg_backend *b, const lp_kernel *k, const char *dump_dir, lp_fn *fn, size_t *bytes /* in memory */);
 cg_code *kit_compile(const lp_kernel *k, lp_fn *fn);
 const char *kit_run(lp_fn fn, const lp_kernel *k, unsigned how, unsigned seed);
 void kit_release(cg_code *code);

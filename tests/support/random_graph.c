@@ -40,7 +40,8 @@ static int64_t numel(const kb_type *t)
 /* ---- making graphs ------------------------------------------------------------------------------------------------------------- */
 static kn_dtype some_dtype(gen *r)
 {
-    static const kn_dtype list[] = {KN_F32, KN_F32, KN_F32, KN_F32, KN_F32, KN_F64, KN_I64, KN_I32, KN_BOOL, KN_U8, KN_F16};
+    static const kn_dtype list[] = {KN_F32, KN_F32, KN_F32, KN_F32, KN_F32, KN_F32, KN_F64, KN_I64, KN_I32, KN_BOOL, KN_U8, KN_I8, KN_I16, KN_F16, KN_BF16,
+                                    KN_F16, KN_BF16};
     return list[below(r, sizeof list / sizeof *list)];
 }
 
@@ -412,8 +413,10 @@ static void fill(char *at, kn_dtype d, int64_t n, uint64_t *s)
         else if (d == KN_I64) memcpy(at + i * 8, &(int64_t){(int64_t)(z >> 40) % 21 - 10}, 8);
         else if (d == KN_I32) memcpy(at + i * 4, &(int32_t){(int32_t)((z >> 40) % 21) - 10}, 4);
         else if (d == KN_BOOL) at[i] = (char)(z >> 40 & 1);
-        else if (d == KN_F16 || d == KN_BF16) memcpy(at + i * 2, &(uint16_t){(uint16_t)(0x3000 + (z >> 40) % 0x1000)}, 2);
-        else memset(at + i * (int64_t)kb_dtype_bytes(d), (int)(z >> 40 & 15), kb_dtype_bytes(d));
+        else if (d == KN_F16 || d == KN_BF16)   /* every bit pattern now and then; mostly numbers of a usual size */
+            memcpy(at + i * 2, &(uint16_t){(uint16_t)(z % 7 == 0 ? z >> 30 : (z >> 20 & 0x8000) | (0x3000 + (z >> 40) % 0x1000))}, 2);
+        else if (d == KN_I16) memcpy(at + i * 2, &(int16_t){(int16_t)(z % 7 == 0 ? z >> 30 : (z >> 40) % 21 - 10)}, 2);
+        else at[i] = (char)(z % 7 == 0 ? z >> 30 : d == KN_U8 ? (z >> 40) % 16 : (z >> 40) % 21 - 10);
     }
 }
 

@@ -1,10 +1,14 @@
 /* convert_isa.c: contiguous conversion between every two dtypes.
  *
  * Values in range convert as C does. Float to integer truncates; out of range it saturates, and NaN gives 0. Integers wrap. Anything
- * to bool is x != 0, so NaN is true. f16 and bf16 go through f32 in both directions, rounding to nearest even.
+ * to bool is x != 0, so NaN is true. f16 and bf16 go through f32 in both directions, rounding to nearest even. A NaN becomes a quiet one and keeps its
+ * sign and upper bits, as F16C has it: with those instructions or without, the bits are the same.
  */
 #include "runtime/kernels/kernels.h"
 #include <string.h>
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
 
 typedef uint16_t half, brain; /* storage of f16 and bf16 */
 
@@ -29,7 +33,7 @@ INLINE float half_to_float(half h)
 {
     uint32_t body = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
     float scaled = from_bits(body) * 0x1p112f;
-    uint32_t u = (h & 0x7c00) == 0x7c00 ? body | 0x7f800000 : to_bits(scaled);
+    uint32_t u = (h & 0x7c00) == 0x7c00 ? body | (h & 0x3ff ? 0x7fc00000 : 0x7f800000) : to_bits(scaled);
     return from_bits(u | sign);
 }
 
@@ -41,7 +45,7 @@ INLINE half float_to_half(float f)
     uint32_t small = to_bits(from_bits(a) + 0.5f) - 0x3f000000u;
     uint32_t r = a < 0x38800000u ? small : normal;
     r = a >= 0x477ff000u ? 0x7c00 : r;
-    r = a > 0x7f800000u ? 0x7e00 : r;
+    r = a > 0x7f800000u ? 0x7e00 | (a >> 13 & 0x3ff) : r;
     return (half)(r | sign >> 16);
 }
 
@@ -114,10 +118,35 @@ LOOP(I64, I32, int64_t, int32_t, v) SAME(I64, int64_t)
     LOOP(S, F64, st, double, f(v))
 #define ITSELF(v) (v)
 FROM_SMALL(F16, half, half_to_float) SAME(F16, half) LOOP(F16, BF16, half, brain, float_to_brain(half_to_float(v)))
-LOOP(F16, F32, half, float, half_to_float(v))
 FROM_SMALL(BF16, brain, brain_to_float) SAME(BF16, brain) LOOP(BF16, F16, brain, half, float_to_half(brain_to_float(v)))
 LOOP(BF16, F32, brain, float, brain_to_float(v))
-FROM_SMALL(F32, float, ITSELF) SAME(F32, float) LOOP(F32, F16, float, half, float_to_half(v))
+FROM_SMALL(F32, float, ITSELF) SAME(F32, float)
+#if defined(__F16C__)
+static void F16_F32(void *dst, const void *src, int64_t n)
+{
+    const half *s = src;
+    float *d = dst;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(d + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(s + i))));
+    for (; i < n; i++)
+        d[i] = half_to_float(s[i]);
+}
+
+static void F32_F16(void *dst, const void *src, int64_t n)
+{
+    const float *s = src;
+    half *d = dst;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(d + i), _mm256_cvtps_ph(_mm256_loadu_ps(s + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    for (; i < n; i++)
+        d[i] = float_to_half(s[i]);
+}
+#else
+LOOP(F16, F32, half, float, half_to_float(v))
+LOOP(F32, F16, float, half, float_to_half(v))
+#endif
 LOOP(F32, BF16, float, brain, float_to_brain(v))
 LOOP(F64, BOOL, double, uint8_t, v != 0) LOOP(F64, U8, double, uint8_t, d_u8(v)) LOOP(F64, I8, double, int8_t, d_i8(v))
 LOOP(F64, I16, double, int16_t, d_i16(v)) LOOP(F64, I32, double, int32_t, d_i32(v)) LOOP(F64, I64, double, int64_t, d_i64(v))

@@ -6,6 +6,7 @@
 #endif
 
 #if defined(__AVX512F__)
+#include "base/mathfn_v.h"
 #define VECTOR_BYTES 64
 #define MAX_PS(a, b) ((V)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define MIN_PS(a, b) ((V)_mm512_min_ps((__m512)(a), (__m512)(b)))
@@ -34,6 +35,30 @@
 #define ADD_(a, x) ((a) + (x))
 #define TIMES_(a, x) ((a) * (x))
 
+#if defined(__AVX512F__)
+/* x / d for whole vectors: the corrected reciprocal of codegen/llvm/fast.c, which says why its bits are the quotient's. Gives how many were divided. */
+static int64_t divide_f32(float *x, int64_t n, float d)
+{
+    const __m512i magnitude = _mm512_set1_epi32(INT32_MAX), least = _mm512_set1_epi32((127 - 60) << 23), span = _mm512_set1_epi32(120 << 23);
+    const __m512 all = _mm512_set1_ps(d), y = _mm512_set1_ps(1.0f / d);
+    int64_t i = 0;
+    bool good = __builtin_fabsf(d) >= 0x1p-40f && __builtin_fabsf(d) <= 0x1p40f;
+    for (; i + 16 <= n; i += 16) {
+        __m512 v = _mm512_loadu_ps(x + i), q = _mm512_mul_ps(v, y);
+        __m512i bits = _mm512_castps_si512(v);
+        __mmask16 in = _mm512_cmple_epu32_mask(_mm512_sub_epi32(_mm512_and_si512(bits, magnitude), least), span);
+        in |= _mm512_testn_epi32_mask(bits, bits);
+        q = _mm512_fmadd_ps(_mm512_fnmadd_ps(q, all, v), y, q);
+        q = _mm512_fmadd_ps(_mm512_fnmadd_ps(q, all, v), y, q);
+        if (in != 0xffff || !good)
+            q = _mm512_div_ps(v, all);
+        _mm512_storeu_ps(x + i, q);
+    }
+    return i;
+}
+#define DIVIDE_V divide_f32
+#endif
+
 #define T float
 #define I int32_t
 #define FN(name) f32_##name
@@ -47,6 +72,9 @@
 #define VTIMES TIMES_
 #define EXPONENTIAL(v) km_exp(v)
 #define LOGARITHM(v) km_log(v)
+#if defined(__AVX512F__)
+#define EXPONENTIAL_V(v) ((V)km16_exp((__m512)(v)))
+#endif
 #include "runtime/kernels/isa/fold_loops.inc"
 
 #define T double

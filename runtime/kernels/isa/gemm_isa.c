@@ -201,6 +201,12 @@ INLINE void finish(const kb_tile *t, int rows, int nv, vec acc[][VECS])
                 UNROLL for (int i = 0; i < rows; i++)
                     acc[i][v] = add(acc[i][v], b);
             }
+        if (t->row_bias)
+            UNROLL for (int i = 0; i < rows; i++) {
+                vec b = spread(t->row_bias + i);
+                UNROLL for (int v = 0; v < nv; v++)
+                    acc[i][v] = add(acc[i][v], b);
+            }
         UNROLL for (int i = 0; i < rows; i++, c += ldc)
             UNROLL for (int v = 0; v < nv; v++)
                 store(c + v * W, acc[i][v]);
@@ -213,7 +219,8 @@ INLINE void finish(const kb_tile *t, int rows, int nv, vec acc[][VECS])
         vec b = bias ? load_some(bias + v * W, l) : zero();
         UNROLL for (int i = 0; i < rows; i++, d += ldc) {
             vec x = first ? acc[i][v] : add(load_some(d, l), acc[i][v]);
-            store_some(d, bias ? add(x, b) : x, l); /* 0 is no addition: it would turn -0 into 0 */
+            x = bias ? add(x, b) : x; /* 0 is no addition: it would turn -0 into 0 */
+            store_some(d, t->row_bias ? add(x, spread(t->row_bias + i)) : x, l);
         }
     }
 }
@@ -223,7 +230,7 @@ INLINE void tile(const kb_tile *t, int rows, int panels, int packed, int exact)
     vec acc[ROWS][VECS];
     const int nv = panels * VPP;
     const float *b = t->b, *row[ROWS];
-    int64_t at = 0, a_k = packed ? rows : t->a_k;
+    int64_t at = 0, a_k = packed ? rows : t->a_k, ahead = t->ahead;
     lanes l[VPP];
     UNROLL for (int i = 0; i < rows; i++) {
         row[i] = packed ? t->a + i : t->a + i * t->a_row;
@@ -239,7 +246,7 @@ INLINE void tile(const kb_tile *t, int rows, int panels, int packed, int exact)
     for (int64_t k = t->k; k > 0; k--, at += a_k, b += t->b_k) {
         vec bv[VECS];
         UNROLL for (int q = 0; q < panels && panels < 4; q++)
-            __builtin_prefetch(b + 8 * t->b_k + q * t->b_panel); /* in place, rows lie pages apart: hardware doesn't follow */
+            __builtin_prefetch(b + ahead + q * t->b_panel); /* in place, rows lie pages apart: hardware doesn't follow */
         UNROLL for (int v = 0; v < nv; v++)
             bv[v] = exact ? load_some(b + v * W, l[v % VPP]) : load(b + v / VPP * t->b_panel + v % VPP * W);
         UNROLL for (int i = 0; i < rows; i++) {

@@ -1,4 +1,4 @@
-/* pointwise_isa.c: a loop for every row of bodies.def and math type. Narrow integers use the loops of i64: they wrap to the same bits.
+/* pointwise_isa.c: a loop for every row of bodies.def and math type.
  *
  * Loops are plain C over contiguous elements and vectorise; `ivdep` says what the driver guarantees: an output that shares memory with
  * an operand is exactly that operand, so element i is read before it is written.
@@ -73,19 +73,22 @@ static const kk_loops table_f64[KB_B_COUNT] = {
 #include "base/bodies.def"
 };
 
-/* ---- i64 ---- */
-#define LOOP_ROW(cls, nm, sig, res) L_##sig(cls##_##nm##_i64, int64_t, OUT_##res(int64_t), kb_##nm##_i64)
-#define KB_BODY_INT(name, sig, res, expr) LOOP_ROW(INT, name, sig, res)
-#define KB_BODY_NUM(name, sig, res, expr) LOOP_ROW(NUM, name, sig, res)
-#define KB_BODY_ALL(name, sig, res, expr) LOOP_ROW(ALL, name, sig, res)
-#include "base/bodies.def"
-#undef LOOP_ROW
-static const kk_loops table_i64[KB_B_COUNT] = {
-#define KB_BODY_INT(name, sig, res, expr) [KB_B_INT_##name] = E_##sig(INT_##name##_i64),
-#define KB_BODY_NUM(name, sig, res, expr) [KB_B_NUM_##name] = E_##sig(NUM_##name##_i64),
-#define KB_BODY_ALL(name, sig, res, expr) [KB_B_ALL_##name] = E_##sig(ALL_##name##_i64),
-#include "base/bodies.def"
-};
+/* ---- integers, each in its own width: they wrap ---- */
+#define D i64
+#define T int64_t
+#include "runtime/kernels/isa/pointwise_ints.inc"
+#define D i32
+#define T int32_t
+#include "runtime/kernels/isa/pointwise_ints.inc"
+#define D i16
+#define T int16_t
+#include "runtime/kernels/isa/pointwise_ints.inc"
+#define D i8
+#define T int8_t
+#include "runtime/kernels/isa/pointwise_ints.inc"
+#define D u8
+#define T uint8_t
+#include "runtime/kernels/isa/pointwise_ints.inc"
 
 /* ---- bool: operands are predicates, whatever the signature calls them ---- */
 #undef L_V
@@ -110,6 +113,9 @@ static const kk_loops table_bool[KB_B_COUNT] = {
 #include "base/bodies.def"
 };
 
-static const kk_loop_tables tables = {table_f32, table_f64, table_i64, table_bool};
+static const kk_loops *const tables[KB_DTYPE_COUNT] = {
+    [KN_F32] = table_f32, [KN_F64] = table_f64, [KN_I64] = table_i64, [KN_I32] = table_i32, [KN_I16] = table_i16, [KN_I8] = table_i8,
+    [KN_U8] = table_u8, [KN_BOOL] = table_bool,
+};
 
-const kk_loop_tables *KB_ISA(kk_pointwise_loops)(void) { return &tables; }
+const kk_loops *KB_ISA(kk_pointwise_loops)(kn_dtype math) { return tables[kb_math_type(math)]; }

@@ -5,7 +5,8 @@
  *
  * One signature for all: (a, b, c, out, n); operands that a function lacks are not read. A name that is in no table is refused by the
  * caller. */
-#include "codegen/llvm/ll.h"
+#include "base/dtype.h"
+#include "codegen/object.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -67,17 +68,27 @@ static const entry entries[] = {
 
 #define ADDRESS(fn) {"kn_" #fn, (void *)h_##fn},
 #define ADDRESS1(fn) ADDRESS(fn) ADDRESS(fn##f)
-const ll_helper ll_helpers[] = {
+/* In step with entries; then what code generators call of their own accord */
+static const struct { const char *symbol; void *address; } helpers[] = {
     FLOAT1(ADDRESS1) FLOAT2(ADDRESS1) ADDRESS(fma) ADDRESS(fmaf)
     ADDRESS(div_i64) ADDRESS(div_i32) ADDRESS(div_i16) ADDRESS(div_i8) ADDRESS(div_u8)
+    {"memcpy", (void *)memcpy}, {"memmove", (void *)memmove}, {"memset", (void *)memset},
 };
-const int ll_n_helpers = sizeof ll_helpers / sizeof *ll_helpers;
-_Static_assert(sizeof ll_helpers / sizeof *ll_helpers == sizeof entries / sizeof *entries, "the tables run in step");
+enum { N_ENTRIES = sizeof entries / sizeof *entries, N_HELPERS = sizeof helpers / sizeof *helpers };
+_Static_assert(N_HELPERS == N_ENTRIES + 3, "the tables run in step");
 
-const char *ll_helper_for(const char *function, int operands, int type)
+const char *cg_helper_for(const char *function, int operands, int type)
 {
-    for (int i = 0; i < ll_n_helpers; i++)
+    for (int i = 0; i < N_ENTRIES; i++)
         if (entries[i].operands == operands && entries[i].type == type && strcmp(entries[i].function, function) == 0)
-            return ll_helpers[i].symbol;
+            return helpers[i].symbol;
+    return NULL;
+}
+
+void *cg_helper_address(const char *symbol)
+{
+    for (int i = 0; i < N_HELPERS; i++)
+        if (strcmp(helpers[i].symbol, symbol) == 0)
+            return helpers[i].address;
     return NULL;
 }

@@ -1,0 +1,120 @@
+/* fast.c: faster machine code for what the loop IR says in several instructions, or in one that the machine is slow at; the bits stay. AVX-512 only.
+ *
+ * SCALING. (p * 2^(i >> 1)) * 2^(i - (i >> 1)), the powers made from i's bits (base/mathfn.inc, KM_SCALE_STEPS), is 2^i p rounded once, for its first product
+ * is exact: VSCALEFPS. i is the low part of t = n + 1.5 * 2^23, whose integer value n the instruction takes. No i is outside [-300, 300] in that text, and where
+ * t is no number, neither is p.
+ *
+ * DIVISION BY A ROW VALUE, x / d: with y = 1 / d, correctly rounded once a row, q = x y is corrected twice by its exact remainder: q += fma(-q, d, x) y.
+ * The second gives the correctly rounded quotient (Markstein 1990) as long as nothing underflows or overflows: |d| within 2^-40 … 2^40 and each |x| within
+ * 2^-60 … 2^60 or +0. Where one lane is outside, the vector is divided by the instruction, eleven cycles instead of five. A NaN is outside.
+ */
+#include "codegen/llvm/ll.h"
+
+/* ---- scaling ------------------------------------------------------------------------------------------------------------------ */
+static const lp_inst *at(const ll_emit *e, uint32_t i) { return &e->k->insts[i]; }
+static bool is(const ll_emit *e, uint32_t i, lp_op op) { return at(e, i)->op == op; }
+static bool is_int(const ll_emit *e, uint32_t i, uint32_t v) { return is(e, i, LP_CONST) && at(e, i)->type == KN_I32 && (uint32_t)at(e, i)->imm.bits == v; }
+
+/* The exponent of a power of two that is made from bits, or UINT32_MAX */
+static uint32_t exponent(const ll_emit *e, uint32_t i)
+{
+    if (!is(e, i, LP_BITS) || at(e, i)->type != KN_F32 || !is(e, at(e, i)->a, LP_SHL))
+        return UINT32_MAX;
+    const lp_inst *shifted = at(e, at(e, i)->a);
+    if (!is_int(e, shifted->b, 23) || !is(e, shifted->a, LP_ADD) || !is_int(e, at(e, shifted->a)->b, 127))
+        return UINT32_MAX;
+    return at(e, shifted->a)->a;
+}
+
+/* MUL(MUL(p, 2^(i >> 1)), 2^(i - (i >> 1))): p and t; false where it is something else */
+static bool scales(const ll_emit *e, const lp_inst *in, uint32_t *p, uint32_t *t)
+{
+    if (in->op != LP_MUL || in->type != KN_F32 || !is(e, in->a, LP_MUL))
+        return false;
+    uint32_t rest = exponent(e, in->b), half = exponent(e, at(e, in->a)->b);
+    if (rest == UINT32_MAX || half == UINT32_MAX || !is(e, rest, LP_SUB) || at(e, rest)->b != half || !is(e, half, LP_SHR))
+        return false;
+    uint32_t i = at(e, rest)->a;
+    if (at(e, half)->a != i || !is_int(e, at(e, half)->b, 1) || !is(e, i, LP_SUB) || !is_int(e, at(e, i)->b, 0x4B400000) || !is(e, at(e, i)->a, LP_BITS))
+        return false;
+    *p = at(e, in->a)->a;
+    *t = at(e, at(e, i)->a)->a;
+    return at(e, *t)->type == KN_F32;
+}
+
+static LLVMValueRef part_of(ll_emit *e, LLVMValueRef x, int from, int width)
+{
+    LLVMValueRef lane[64];
+    for (int i = 0; i < width; i++)
+        lane[i] = LLVMConstInt(e->i32, (uint64_t)(from + i), false);
+    return LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(lane, (unsigned)width), "");
+}
+
+static LLVMValueRef scale(ll_emit *e, LLVMValueRef p, LLVMValueRef n, int width)
+{
+    if (width > 16) {
+        LLVMValueRef lane[64], half[2];
+        for (int h = 0; h < 2; h++)
+            half[h] = scale(e, part_of(e, p, h * width / 2, width / 2), part_of(e, n, h * width / 2, width / 2), width / 2);
+        for (int i = 0; i < width; i++)
+            lane[i] = LLVMConstInt(e->i32, (uint64_t)i, false);
+        return LLVMBuildShuffleVector(e->b, half[0], half[1], LLVMConstVector(lane, (unsigned)width), "");
+    }
+    LLVMTypeRef mask = width == 16 ? e->i16 : e->i8;
+    LLVMValueRef args[5] = {p, n, p, LLVMConstAllOnes(mask), LLVMConstInt(e->i32, 4, false)};  /* 4: the current rounding */
+    return width == 16 ? ll_call(e, "llvm.x86.avx512.mask.scalef.ps.512", NULL, 0, args, 5) : ll_call(e, "llvm.x86.avx512.mask.scalef.ps.256", NULL, 0, args, 4);
+}
+
+/* ---- division ------------------------------------------------------------------------------------------------------------------ */
+static LLVMValueRef fma_of(ll_emit *e, LLVMValueRef a, LLVMValueRef b, LLVMValueRef c)
+{
+    LLVMTypeRef t = LLVMTypeOf(a);
+    LLVMValueRef x[3] = {a, b, c};
+    return ll_call(e, "llvm.fma", &t, 1, x, 3);
+}
+
+/* Of x: is |x| within 2^-range … 2^range? */
+static LLVMValueRef within(ll_emit *e, LLVMValueRef bits, int range, int width)
+{
+    LLVMValueRef most = ll_splat(e, LLVMConstInt(e->i32, 0x7fffffff, false), width), lo = ll_splat(e, LLVMConstInt(e->i32, (uint64_t)(127 - range) << 23, false), width);
+    LLVMValueRef span = ll_splat(e, LLVMConstInt(e->i32, (uint64_t)(2 * range) << 23, false), width);
+    return LLVMBuildICmp(e->b, LLVMIntULE, LLVMBuildSub(e->b, LLVMBuildAnd(e->b, bits, most, ""), lo, ""), span, "");
+}
+
+/* d: the row value; its reciprocal and whether it lies within are made where it is used, and leave the loop by LLVM's hoisting */
+static LLVMValueRef divide(ll_emit *e, LLVMValueRef x, LLVMValueRef d, int width)
+{
+    LLVMTypeRef it = LLVMVectorType(e->i32, (unsigned)width);
+    LLVMValueRef y = ll_splat(e, LLVMBuildFDiv(e->b, LLVMConstReal(e->f32, 1), d, ""), width), all = ll_splat(e, d, width), neg = ll_splat(e, LLVMBuildFNeg(e->b, d, ""), width);
+    LLVMValueRef bits = LLVMBuildBitCast(e->b, x, it, "");
+    LLVMValueRef zero = LLVMBuildICmp(e->b, LLVMIntEQ, bits, LLVMConstNull(it), ""), good = LLVMBuildOr(e->b, within(e, bits, 60, width), zero, "");
+    LLVMTypeRef mask = LLVMIntTypeInContext(e->cx, (unsigned)width);
+    LLVMValueRef every = LLVMBuildICmp(e->b, LLVMIntEQ, LLVMBuildBitCast(e->b, good, mask, ""), LLVMConstAllOnes(mask), "");
+    LLVMValueRef d_good = within(e, LLVMBuildBitCast(e->b, d, e->i32, ""), 40, 1);
+    LLVMValueRef q0 = LLVMBuildFMul(e->b, x, y, ""), q1 = fma_of(e, fma_of(e, q0, neg, x), y, q0), q2 = fma_of(e, fma_of(e, q1, neg, x), y, q1);
+    LLVMBasicBlockRef slow = ll_block(e, "divide"), on = ll_block(e, "quotient"), here = LLVMGetInsertBlock(e->b);
+    LLVMBuildCondBr(e->b, LLVMBuildAnd(e->b, every, d_good, ""), on, slow);
+    ll_at(e, slow);
+    LLVMValueRef q = LLVMBuildFDiv(e->b, x, all, "");
+    LLVMBuildBr(e->b, on);
+    ll_at(e, on);
+    LLVMValueRef phi = LLVMBuildPhi(e->b, LLVMTypeOf(x), ""), from[2] = {q2, q};
+    LLVMBasicBlockRef blocks[2] = {here, slow};
+    LLVMAddIncoming(phi, from, blocks, 2);
+    return phi;
+}
+
+LLVMValueRef ll_fast(ll_emit *e, uint32_t i, const ll_active *a)
+{
+    const lp_inst *in = at(e, i);
+    uint32_t p, t;
+    if (e->isa != LL_AVX512 || in->type != KN_F32 || a->width < 8)
+        return NULL;
+    if (scales(e, in, &p, &t)) {
+        LLVMValueRef magic = ll_splat(e, LLVMConstReal(e->f32, 0x1.8p23), a->width);
+        return scale(e, ll_get(e, p, a->width), LLVMBuildFSub(e->b, ll_get(e, t, a->width), magic, ""), a->width);
+    }
+    if (in->op == LP_DIV && a->width >= 16 && e->varies[in->a] && !e->varies[in->b] && e->k->insts[in->b].op != LP_CONST)
+        return divide(e, ll_get(e, in->a, a->width), e->v[in->b].uniform, a->width);
+    return NULL;
+}

@@ -1,0 +1,30 @@
+/* conv.h: what the drivers of f32 convolutions share. conv_f32.c chooses between them. */
+#ifndef KK_CONV_H
+#define KK_CONV_H
+#include "base/conv.h"
+#include "runtime/kernels/conv_kernels.h"
+#include "runtime/kernels/gemm_kernels.h"
+
+/* Input place of output place `out` at kernel place `kernel` in dimension d, or -1: none. */
+static inline int64_t kk_conv_place(const kb_conv *c, int d, int64_t kernel, int64_t out)
+{
+    int64_t at;
+    if (c->transposed) {
+        at = out + c->padding[d] - kernel * c->dilation[d];
+        if (at < 0 || at % c->stride[d])
+            return -1;
+        at /= c->stride[d];
+    } else
+        at = out * c->stride[d] - c->padding[d] + kernel * c->dilation[d];
+    return at < 0 || at >= c->in[d] ? -1 : at;
+}
+
+static inline int64_t kk_conv_taps(const kb_conv *c) { return c->kernel[0] * c->kernel[1]; }
+static inline int64_t kk_conv_places(const kb_conv *c) { return c->out[0] * c->out[1]; }
+
+/* Groups of one input channel, not transposed. */
+bool kk_conv_is_depthwise(const kb_conv *c);
+int kk_conv_depthwise(const kb_conv *c);
+int kk_conv_packed(const kb_conv *c);
+
+#endif

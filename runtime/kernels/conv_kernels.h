@@ -1,0 +1,36 @@
+/* conv_kernels.h: between the drivers of f32 convolutions (conv_packed.c, conv_depthwise.c) and isa/conv_isa.c.
+ *
+ * LANES say where up to 16 output places find one tap, the same for all channels: runs of neighbouring lanes whose inputs are `step` apart; lanes in no run
+ * are outside the image and read as 0. A run's offset is that of lane 0, if it were in the run.
+ */
+#ifndef KK_CONV_KERNELS_H
+#define KK_CONV_KERNELS_H
+#include "base/isa.h"
+#include <stdint.h>
+
+typedef struct kk_run { int64_t offset; int first, last /* past the end */; } kk_run;
+typedef struct kk_lanes { int n; int64_t step; kk_run run[16]; } kk_lanes;
+
+/* Output row x of one plane: x[i] = dot over the taps of src[offset[t] + i] and w[t], i < n. At most 256 taps. */
+typedef struct kk_depthwise { const float *w; const int64_t *offset; int taps; const float *bias; /* added at the end; or NULL */ } kk_depthwise;
+
+typedef struct kk_take { int64_t top, rows, bottom, pitch, distance, first, last, step; } kk_take;
+
+typedef struct kk_conv_kernels {
+    /* dst[i * step + lane] = plane i's element at the lane's place, for 16 lanes and `planes` planes, in ascending order: with step < 16 the next plane
+     * overwrites the rest of the last one, and the last needs room for 16. */
+    void (*pack_places)(float *dst, int64_t step, const float *plane, int64_t distance, int64_t planes, const kk_lanes *l);
+    /* Reads up to 15 floats past what it needs of src; writes x[0 .. n) only. */
+    void (*depthwise)(const kk_depthwise *d, const float *src, float *x, int64_t n);
+    /* Rows into scratch, padding included: t->rows of them between t->top and t->bottom rows of zeros, to[r * pitch + i] = from[r * distance + i * step] for
+     * first <= i < last, else 0, i < pitch. Rows ascend, each may write up to 15 floats past its end. `from` is where i = 0 would be. */
+    void (*take_rows)(const kk_take *t, float *to, const float *from);
+    /* to[r * width + i] = from[r * pitch + i], i < width */
+    void (*tight_rows)(float *to, const float *from, int64_t pitch, int64_t rows, int64_t width);
+    /* dst[c * to + r] = src[r * from + c] for r < rows, c < cols */
+    void (*transpose)(float *dst, int64_t to, const float *src, int64_t from, int64_t rows, int64_t cols);
+} kk_conv_kernels;
+
+KB_ISA_DECLARE(const kk_conv_kernels *, kk_conv_kernels_of, (void));
+
+#endif

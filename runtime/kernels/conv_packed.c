@@ -1,0 +1,444 @@
+/* conv_packed.c: f32 convolutions as matrix products whose second factor is never laid out in memory: taps are gathered into panels a block at a time.
+ *
+ * For each group of each image y = W · T: W [cout, k] the weights, T [k, places] the taps, k = (kh, kw, cin). Two ways to go about it, on the tiles of
+ * gemm_kernels.h:
+ *
+ *   straight   rows are output channels, columns places. Weights are tiles [k][rows of the tile]; taps are gathered into panels [k][16 places]
+ *   turned     rows are places, columns channels, for images so small that panels of 16 places would stay half empty. Taps are gathered into tiles
+ *              [k][places of the tile]; weights are panels [k][16 channels]; a block of results is transposed into y
+ *
+ * Weights are laid out once and kept beside their storage where it is known to stay (packs.h), else for the call. A piece of y is computed by one thread
+ * over the whole of k, one block of 256 after the other, so that no split changes the order of an output's additions. */
+#include "runtime/kernels/conv.h"
+#include "base/alloc.h"
+#include "base/pool.h"
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+    BLOCK = KB_GEMM_BLOCK,
+    PANEL = KB_GEMM_PANEL,
+    PLACES = 128,               /* of a block of results, straight */
+    PAIR = 32,                  /* of them whose taps are gathered at once: 32 KiB, for L1 */
+    ROWS = 84,                  /* places of a block, turned: a multiple of every tile height */
+    COLS = 512                  /* channels of a block, turned */
+};
+#define PARALLEL_NS 8000.0
+#define THREAD_NS 3000.0
+
+typedef struct job {
+    const kb_conv *c;
+    const kb_gemm_kernels *tiles;
+    const kk_conv_kernels *kernels;
+    int64_t taps, k, places, plane;             /* plane: elements of an input channel */
+    bool turned;
+    const float *weights;                       /* in their form, group after group */
+    int64_t group_floats;
+    int64_t *rows;                              /* input row by kernel row and output row, -1: outside */
+    int64_t *spans;                             /* by kernel column: first and last (past the end) output column inside, not transposed */
+    int64_t along, across, n_along, n_across;   /* a piece: places, output channels; how many of each */
+    bool later;                                 /* finish comes after everything */
+    atomic_bool failed;
+} job;
+
+static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Heights as equal as can be: the first `higher` of n rows' tiles have rows + 1. */
+typedef struct split { int64_t tiles, rows, higher; } split;
+static split split_rows(int64_t n, int64_t most)
+{
+    int64_t tiles = ceil_div(n, most);
+    return (split){tiles, n / tiles, n % tiles};
+}
+
+/* ---- where taps are --------------------------------------------------------------------------------------------------------------------- */
+static bool make_maps(job *j)
+{
+    const kb_conv *c = j->c;
+    j->rows = kb_alloc((size_t)(c->kernel[0] * c->out[0] + 2 * c->kernel[1]) * sizeof *j->rows);
+    if (!j->rows)
+        return false;
+    j->spans = j->rows + c->kernel[0] * c->out[0];
+    for (int64_t k = 0; k < c->kernel[0]; k++)
+        for (int64_t o = 0; o < c->out[0]; o++)
+            j->rows[k * c->out[0] + o] = kk_conv_place(c, 0, k, o);
+    for (int64_t k = 0; k < c->kernel[1] && !c->transposed; k++) {
+        int64_t shift = k * c->dilation[1] - c->padding[1], s = c->stride[1];  /* input column of output column 0 */
+        int64_t first = shift < 0 ? (-shift + s - 1) / s : 0, last = shift < c->in[1] ? (c->in[1] - shift - 1) / s + 1 : 0;
+        j->spans[2 * k] = min(first, c->out[1]);
+        j->spans[2 * k + 1] = min(max(last, j->spans[2 * k]), c->out[1]);
+    }
+    return true;
+}
+
+static void add_run(kk_lanes *l, int64_t offset, int first, int last)
+{
+    kk_run *before = l->n ? &l->run[l->n - 1] : NULL;
+    if (before && before->last == first && before->offset == offset)
+        before->last = last;
+    else
+        l->run[l->n++] = (kk_run){offset, first, last};
+}
+
+/* Up to 16 places as pieces of output rows. */
+typedef struct segment { int64_t y, x; int lane, n; } segment;
+typedef struct spots { int n; segment at[PANEL]; } spots;
+
+static void spots_of(const job *j, int64_t place, int n, spots *s)
+{
+    int64_t width = j->c->out[1], y = place / width, x = place % width;
+    s->n = 0;
+    for (int lane = 0; lane < n; y++, x = 0) {
+        int m = (int)min(n - lane, width - x);
+        s->at[s->n++] = (segment){y, x, lane, m};
+        lane += m;
+    }
+}
+
+/* Of a transposed convolution inputs are met once in `stride` columns: runs of one. */
+static void scattered(const job *j, int64_t row, int64_t kw, const segment *s, kk_lanes *l)
+{
+    const kb_conv *c = j->c;
+    for (int i = 0; i < s->n; i++) {
+        int64_t at = kk_conv_place(c, 1, kw, s->x + i);
+        if (at >= 0)
+            add_run(l, row * c->in[1] + at - (s->lane + i) * l->step, s->lane + i, s->lane + i + 1);
+    }
+}
+
+static void lanes_of(const job *j, int64_t kh, int64_t kw, const spots *spots, kk_lanes *l)
+{
+    const kb_conv *c = j->c;
+    const int64_t *rows = j->rows + kh * c->out[0], first = j->spans[2 * kw], last = j->spans[2 * kw + 1], shift = kw * c->dilation[1] - c->padding[1];
+    l->n = 0;
+    l->step = c->transposed ? 1 : c->stride[1];
+    for (int i = 0; i < spots->n; i++) {
+        const segment *s = &spots->at[i];
+        int64_t row = rows[s->y], from = max(s->x, first), to = min(s->x + s->n, last);
+        if (row < 0)
+            continue;
+        if (c->transposed)
+            scattered(j, row, kw, s, l);
+        else if (from < to)
+            add_run(l, row * c->in[1] + (s->x - s->lane) * l->step + shift, s->lane + (int)(from - s->x), s->lane + (int)(to - s->x));
+    }
+}
+
+/* n <= 16 places over k steps from `at` on, as [k][step]; may write 15 floats beyond the end. x: the group's first channel. */
+static void gather(const job *j, float *dst, int64_t step, const float *x, int64_t place, int n, int64_t at, int64_t k)
+{
+    const kb_conv *c = j->c;
+    int64_t tap = at / c->cin, channel = at % c->cin, kh = tap / c->kernel[1], kw = tap % c->kernel[1];
+    spots s;
+    kk_lanes l;
+    spots_of(j, place, n, &s);
+    for (int64_t left = k; left > 0; channel = 0) {
+        int64_t m = min(c->cin - channel, left);
+        lanes_of(j, kh, kw, &s, &l);
+        j->kernels->pack_places(dst, step, x + channel * j->plane, j->plane, m, &l);
+        dst += m * step;
+        left -= m;
+        if (++kw == c->kernel[1]) {
+            kw = 0;
+            kh++;
+        }
+    }
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------------------------------------------ */
+/* `n` <= 16 output channels of a group from `first` on, as [(cin, taps) in the weights' order][16]. */
+static void take_channels(const job *j, float *to, int64_t group, int64_t first, int64_t n)
+{
+    const kb_conv *c = j->c;
+    if (!c->transposed) {
+        j->tiles->pack_rows(to, PANEL, c->w + (group * c->cout + first) * j->k, j->k, (int)n, j->k);
+        return;
+    }
+    for (int64_t i = 0; i < c->cin; i++)
+        for (int64_t o = 0; o < n; o++) {
+            const float *from = c->w + ((group * c->cin + i) * c->cout + first + o) * j->taps;
+            for (int64_t t = 0; t < j->taps; t++)
+                to[(i * j->taps + t) * PANEL + o] = from[t];
+        }
+}
+
+typedef struct fill_job { const job *j; float *to; int64_t chunks; atomic_bool failed; } fill_job;
+
+/* Channels [first, first + n) of a group into their form at `to`, k in the order (taps, cin). */
+static void fill_channels(const job *j, float *to, const float *channels, int64_t first, int64_t n)
+{
+    const kb_conv *c = j->c;
+    float tile[BLOCK * PANEL + PANEL];
+    int64_t step = j->turned ? PANEL : n, at = 0, in_block = 0;
+    for (int64_t t = 0; t < j->taps; t++)
+        for (int64_t i = 0; i < c->cin; i++) {
+            memcpy(tile + in_block * step, channels + (i * j->taps + t) * PANEL, PANEL * sizeof *tile);
+            if (++in_block < BLOCK && at + in_block < j->k)
+                continue;
+            float *place = j->turned ? to + first * j->k + at * PANEL : to + at * c->cout + first * in_block;
+            memcpy(place, tile, (size_t)(step * in_block) * sizeof *to);
+            at += in_block;
+            in_block = 0;
+        }
+}
+
+/* Items: the tiles, or panels, of all groups. */
+static void fill_range(void *arg, int64_t begin, int64_t end, int worker)
+{
+    fill_job *f = arg;
+    const job *j = f->j;
+    const kb_conv *c = j->c;
+    split s = split_rows(c->cout, j->tiles->rows);
+    size_t bytes = (size_t)(PANEL * j->k) * sizeof(float);
+    float *channels = kb_data_alloc(bytes);
+    (void)worker;
+    if (!channels) {
+        atomic_store(&f->failed, true);
+        return;
+    }
+    memset(channels, 0, bytes);         /* what a panel has beyond the last channel must be numbers */
+    for (int64_t i = begin; i < end; i++) {
+        int64_t group = i / f->chunks, t = i % f->chunks;
+        int64_t first = j->turned ? t * PANEL : t * s.rows + min(t, s.higher);
+        int64_t n = j->turned ? min(PANEL, c->cout - first) : s.rows + (t < s.higher);
+        take_channels(j, channels, group, first, n);
+        fill_channels(j, f->to + group * j->group_floats, channels, first, n);
+    }
+    kb_data_free(channels, bytes);
+}
+
+static bool fill(void *arg, float *to)
+{
+    const job *j = arg;
+    fill_job f = {.j = j, .to = to, .chunks = j->turned ? ceil_div(j->c->cout, PANEL) : split_rows(j->c->cout, j->tiles->rows).tiles};
+    kb_parallel_for(f.chunks * j->c->groups, 1 + 65536 / (j->k * PANEL), fill_range, &f);
+    return !atomic_load(&f.failed);
+}
+
+/* ---- straight --------------------------------------------------------------------------------------------------------------------------- */
+/* A piece of the result: places [p0, p1) of output channels [o0, o1), in one group of one image. */
+typedef struct piece { const float *x, *weights, *bias; float *y; int64_t row, p0, p1, o0, o1; int worker; } piece;
+
+static void finish(const job *j, const piece *p, int64_t o0, int64_t o1, int64_t p0, int64_t p1)
+{
+    if (j->c->finish && !j->later)
+        j->c->finish(j->c->arg, p->row + o0, p->row + o1, p0, p1, p->worker);
+}
+
+/* All tiles of the piece's channels over panels of `n` places and one block of k. */
+static void run_tiles(const job *j, const piece *p, const float *taps, int64_t panel, int64_t b_k, bool exact, int64_t place, int64_t n, int64_t at, int64_t k)
+{
+    split s = split_rows(j->c->cout, j->tiles->rows);
+    int64_t highest = s.rows + (s.higher > 0), wide = highest <= j->tiles->rows_4 ? 4 : highest <= j->tiles->rows_2 ? 2 : 1;
+    kb_tile t = {.b_k = b_k, .b_panel = panel, .ahead = 8 * b_k, .ldc = j->places, .k = k, .first = at == 0};
+    for (int64_t i = 0, w; i < n; i += w) {
+        int64_t panels = exact ? (n - i) / PANEL : ceil_div(n - i, PANEL);
+        w = min(wide, panels >= 4 ? 4 : panels >= 2 ? 2 : 1) * PANEL;
+        t.exact = panels == 0;
+        t.cols = (int)min(w, n - i);
+        t.b = taps + i / PANEL * panel;
+        for (int64_t tile = 0, o = 0; tile < s.tiles; tile++, o += t.rows) {
+            t.rows = (int)(s.rows + (tile < s.higher));
+            if (o < p->o0 || o >= p->o1)
+                continue;
+            t.a = p->weights + at * j->c->cout + o * k;
+            t.c = p->y + o * j->places + place + i;
+            t.row_bias = p->bias && at + k == j->k ? p->bias + o : NULL;
+            j->tiles->tile_packed(&t);
+        }
+    }
+}
+
+/* A 1 x 1 kernel's taps are x: few channels read it where it is. */
+static bool in_place(const job *j)
+{
+    const kb_conv *c = j->c;
+    return j->taps == 1 && !c->transposed && c->stride[0] * c->stride[1] == 1 && c->padding[0] + c->padding[1] == 0 && c->cout <= 2 * j->tiles->rows;
+}
+
+static bool run_straight(const job *j, const piece *p)
+{
+    size_t bytes = (size_t)(BLOCK * PAIR) * sizeof(float);
+    bool direct = in_place(j);
+    float *taps = direct ? NULL : kb_data_alloc(bytes);
+    if (!direct && !taps)
+        return false;
+    for (int64_t place = p->p0; place < p->p1; place += PLACES) {
+        int64_t n = min(PLACES, p->p1 - place);
+        for (int64_t at = 0; at < j->k; at += BLOCK) {
+            int64_t k = min(BLOCK, j->k - at);
+            if (direct) {
+                run_tiles(j, p, p->x + at * j->plane + place, PANEL, j->plane, true, place, n, at, k);
+                continue;
+            }
+            for (int64_t i = 0; i < n; i += PAIR) {
+                int64_t m = min(PAIR, n - i);
+                for (int64_t q = 0; q < m; q += PANEL)
+                    gather(j, taps + q * k, PANEL, p->x, place + i + q, (int)min(PANEL, m - q), at, k);
+                run_tiles(j, p, taps, k * PANEL, PANEL, false, place + i, m, at, k);
+            }
+        }
+        if (!j->c->whole_rows)
+            finish(j, p, p->o0, p->o1, place, place + n);
+    }
+    if (j->c->whole_rows)
+        finish(j, p, p->o0, p->o1, 0, j->places);
+    if (taps)
+        kb_data_free(taps, bytes);
+    return true;
+}
+
+/* ---- turned -------------------------------------------------------------------------------------------------------------------------------- */
+/* Places [place, place + m) by channels [o, o + n) of the piece, over one block of k; tiles of A stand in `taps`. */
+static void run_turned_block(const job *j, const piece *p, const float *taps, int64_t m, int64_t o, int64_t n, float *out, int64_t at, int64_t k)
+{
+    split s = split_rows(m, j->tiles->rows);
+    int64_t highest = s.rows + (s.higher > 0), wide = highest <= j->tiles->rows_4 ? 4 : highest <= j->tiles->rows_2 ? 2 : 1;
+    kb_tile t = {.b_k = PANEL, .b_panel = j->k * PANEL, .ahead = 40 * PANEL, .ldc = COLS, .k = k, .first = at == 0};
+    for (int64_t i = 0, w; i < n; i += w) {
+        int64_t panels = ceil_div(n - i, PANEL);
+        w = min(wide, panels >= 4 ? 4 : panels >= 2 ? 2 : 1) * PANEL;
+        t.cols = (int)min(w, n - i);
+        t.b = p->weights + (o + i) / PANEL * j->k * PANEL + at * PANEL;
+        t.bias = p->bias && at + k == j->k ? p->bias + o + i : NULL;
+        t.a = taps;
+        t.c = out + i;
+        for (int64_t tile = 0; tile < s.tiles; tile++) {
+            t.rows = (int)(s.rows + (tile < s.higher));
+            j->tiles->tile_packed(&t);
+            t.a += t.rows * k;
+            t.c += t.rows * COLS;
+        }
+    }
+}
+
+static bool run_turned(const job *j, const piece *p)
+{
+    int64_t most = min(ROWS, p->p1 - p->p0), a_floats = most * j->k + PANEL;
+    size_t bytes = (size_t)(a_floats + most * COLS) * sizeof(float);
+    float *taps = kb_data_alloc(bytes), *out = taps + a_floats;
+    if (!taps)
+        return false;
+    for (int64_t place = p->p0; place < p->p1; place += most) {
+        int64_t m = min(most, p->p1 - place);
+        split s = split_rows(m, j->tiles->rows);
+        for (int64_t at = 0; at < j->k; at += BLOCK) {
+            int64_t k = min(BLOCK, j->k - at), first = 0;
+            for (int64_t tile = 0, rows; tile < s.tiles; tile++, first += rows) {
+                rows = s.rows + (tile < s.higher);
+                gather(j, taps + m * at + first * k, rows, p->x, place + first, (int)rows, at, k);
+            }
+        }
+        for (int64_t o = p->o0; o < p->o1; o += COLS) {
+            int64_t n = min(COLS, p->o1 - o);
+            for (int64_t at = 0; at < j->k; at += BLOCK)
+                run_turned_block(j, p, taps + m * at, m, o, n, out, at, min(BLOCK, j->k - at));
+            j->kernels->transpose(p->y + o * j->places + place, j->places, out, COLS, m, n);
+            if (!j->c->whole_rows || m == j->places)
+                finish(j, p, o, o + n, place, place + m);
+        }
+    }
+    if (j->c->whole_rows && p->p1 - p->p0 > most)
+        finish(j, p, p->o0, p->o1, 0, j->places);
+    kb_data_free(taps, bytes);
+    return true;
+}
+
+/* ---- pieces -------------------------------------------------------------------------------------------------------------------------------- */
+static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
+{
+    job *j = arg;
+    const kb_conv *c = j->c;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t per_item = j->n_along * j->n_across, item = i / per_item, group = item % c->groups, a = i % per_item / j->n_across, o = i % j->n_across;
+        piece p = {.x = c->x + item * c->cin * j->plane, .weights = j->weights + group * j->group_floats, .bias = c->bias ? c->bias + group * c->cout : NULL,
+                   .y = c->y + item * c->cout * j->places, .row = item * c->cout, .p0 = a * j->along, .o0 = o * j->across, .worker = worker};
+        p.p1 = min(p.p0 + j->along, j->places);
+        p.o1 = min(p.o0 + j->across, c->cout);
+        if (!j->turned) {       /* whole tiles */
+            split s = split_rows(c->cout, j->tiles->rows);
+            int64_t t0 = o * s.tiles / j->n_across, t1 = (o + 1) * s.tiles / j->n_across;
+            p.o0 = t0 * s.rows + min(t0, s.higher);
+            p.o1 = t1 * s.rows + min(t1, s.higher);
+        }
+        if (p.p0 < p.p1 && p.o0 < p.o1 && !(j->turned ? run_turned(j, &p) : run_straight(j, &p)))
+            atomic_store_explicit(&j->failed, true, memory_order_relaxed);
+    }
+}
+
+/* Cuts items for `threads`: places first, since every piece gathers the taps of its own places; channels where there are few places. */
+static void cut(job *j, int64_t items, int64_t threads)
+{
+    const kb_conv *c = j->c;
+    int64_t unit = j->turned ? j->tiles->rows : 2 * PANEL, each = threads > 1 && (items % threads && items < 8 * threads) ? threads : 1;
+    j->n_along = j->n_across = 1;
+    j->along = j->places;
+    j->across = c->cout;
+    if (each == 1)
+        return;
+    if (j->turned) {
+        j->across = ceil_div(ceil_div(c->cout, each), 2 * PANEL) * 2 * PANEL;
+        j->n_across = ceil_div(c->cout, j->across);
+    } else if (j->places >= 2 * each * unit) {
+        j->along = ceil_div(ceil_div(j->places, each), unit) * unit;
+        j->n_along = ceil_div(j->places, j->along);
+    } else {
+        j->n_across = min(each, ceil_div(c->cout, j->tiles->rows));
+    }
+}
+
+static void finish_rows(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const job *j = arg;
+    j->c->finish(j->c->arg, begin, end, 0, j->places, worker);
+}
+
+static void run_job(job *j)
+{
+    const kb_conv *c = j->c;
+    int64_t items = c->batch * c->groups, most = c->most ? min(kb_threads(), c->most) : kb_threads(), threads = 1;
+    double ns = (double)items * (double)c->cout * (double)j->places * (double)j->k / j->tiles->rate;
+    if (ns >= PARALLEL_NS)
+        threads = min(most, (int64_t)(ns / THREAD_NS));
+    cut(j, items, threads);
+    j->later = c->finish && c->whole_rows && j->n_along > 1;
+    int64_t pieces = items * j->n_along * j->n_across;
+    if (threads == 1)
+        run_pieces(j, 0, pieces, 0);
+    else
+        kb_parallel_for_most(pieces, ceil_div(pieces, 8 * threads), (int)most, run_pieces, j);
+    if (j->later)
+        kb_parallel_for_most(items * c->cout, 1 + 16384 / j->places, (int)most, finish_rows, j);
+}
+
+/* Turned, if panels of places would stay empty for more than a tenth. */
+static bool better_turned(const job *j)
+{
+    int64_t padded = ceil_div(j->places, PANEL) * PANEL;
+    return j->places <= 2 * ROWS && 10 * (padded - j->places) > padded && j->c->cout >= PANEL;
+}
+
+int kk_conv_packed(const kb_conv *c)
+{
+    job j = {.c = c, .tiles = KB_ISA_PICK(kb_gemm_kernels_of)(), .kernels = KB_ISA_PICK(kk_conv_kernels_of)(), .taps = kk_conv_taps(c),
+             .places = kk_conv_places(c), .plane = c->in[0] * c->in[1]};
+    j.k = j.taps * c->cin;
+    j.turned = better_turned(&j);
+    j.group_floats = j.turned ? kb_gemm_packed_count(j.k, c->cout) : j.k * c->cout;
+    size_t bytes = (size_t)(j.group_floats * c->groups) * sizeof(float);
+    const kb_form form = {c->w, {1 + j.turned + 2 * c->transposed, c->groups, c->cout, c->cin, j.taps, j.turned ? 0 : j.tiles->rows}};
+    float *own = NULL;
+    if (c->weights && c->weights->packs)
+        j.weights = kb_packs_form(c->weights, &form, j.group_floats * c->groups, fill, &j);
+    if (!j.weights && (j.weights = own = kb_data_alloc(bytes)) && !fill(&j, own))
+        j.weights = NULL;
+    bool ok = j.weights && make_maps(&j);
+    if (ok)
+        run_job(&j);
+    if (own)
+        kb_data_free(own, bytes);
+    kb_free(j.rows);
+    return ok && !atomic_load_explicit(&j.failed, memory_order_relaxed);
+}
