@@ -175,6 +175,16 @@ Test(sim_checks, launch_limits)
     cr_assert_eq(sim_launch(d, h, 1, 2048, 0, (void *[]){ &p }), 1);
 }
 
+Test(sim_checks, kernel_without_end)
+{
+    setenv("SIMCUDA_TIMEOUT", "1", 1);
+    DEVICE();
+    KERNEL(f, "extern \"C\" __global__ void f(volatile int *a) { while (!a[threadIdx.x]) { } a[0] = 2; }");
+    int zero[32] = { 0 };
+    cu_ptr p = sim_upload(d, zero, sizeof zero);
+    expect(d, sim_launch(d, f, 1, 32, 0, (void *[]){ &p }), 702, "longer than 1 s");
+}
+
 /* ---- streams ---------------------------------------------------------------------------------------------------------------------------- */
 #define TWICE "extern \"C\" __global__ void f(float *a, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) a[i] *= 2; }"
 
