@@ -55,6 +55,11 @@ test-cuda: deps deps-test   ## device code: compiled for sm_80, sm_90 and sm_100
 	+@$(SUB) lib backend sim-test build/tests/conformance cuda-headers
 	@tools/test-cuda.sh build
 
+.PHONY: test-cuda-host
+test-cuda-host: deps deps-test  ## the same code built by the host's C++ compiler, under sanitizers, on fibers (needs no toolkit; FILTER=part of a case's name)
+	+@$(SUB) lib backend sim-test build/tests/conformance
+	@tools/test-cuda-host.sh build
+
 .PHONY: module-conformance
 module-conformance: deps    ## the module cases of a file, eager and compiled (CASES=FILE.json CONFORMANCE_ARGS='--filter CLASS')
 	+@$(SUB) lib backend build/tests/module_conformance

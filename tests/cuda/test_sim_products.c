@@ -59,7 +59,8 @@ Test(sim_products, bf16_by_ldmatrix_and_async_copies)
            "      u bt = (u)__cvta_generic_to_shared(&sb[s][l % 16 * 40 + n * 8]);"
            "      asm volatile(\"ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\" : \"=r\"(y[0]), \"=r\"(y[1]) : \"r\"(bt));"
            "      asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};\""
-           "        : \"+f\"(acc[n][0]), \"+f\"(acc[n][1]), \"+f\"(acc[n][2]), \"+f\"(acc[n][3]) : \"r\"(x[0]), \"r\"(x[1]), \"r\"(x[2]), \"r\"(x[3]), \"r\"(y[0]), \"r\"(y[1]));"
+           "        : \"+f\"(acc[n][0]), \"+f\"(acc[n][1]), \"+f\"(acc[n][2]), \"+f\"(acc[n][3])"
+           "        : \"r\"(x[0]), \"r\"(x[1]), \"r\"(x[2]), \"r\"(x[3]), \"r\"(y[0]), \"r\"(y[1]));"
            "    }"
            "    __syncthreads();"
            "  }"
@@ -100,7 +101,8 @@ Test(sim_products, tf32_f16_and_f64_fragments)
            "    : \"+r\"(z[0]), \"+r\"(z[1]) : \"r\"(x[0]), \"r\"(x[1]), \"r\"(x[2]), \"r\"(x[3]), \"r\"(y[0]), \"r\"(y[1]));"
            "  hc[g * 4 + t] = z[0]; hc[(g + 8) * 4 + t] = z[1];"
            "  double w[2] = { 0, 0 };"
-           "  asm volatile(\"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1},{%2},{%3},{%0,%1};\" : \"+d\"(w[0]), \"+d\"(w[1]) : \"d\"(qa[g * 4 + t]), \"d\"(qb[t * 8 + g]));"
+           "  asm volatile(\"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1},{%2},{%3},{%0,%1};\""
+           "    : \"+d\"(w[0]), \"+d\"(w[1]) : \"d\"(qa[g * 4 + t]), \"d\"(qb[t * 8 + g]));"
            "  qc[g * 8 + t * 2] = w[0]; qc[g * 8 + t * 2 + 1] = w[1]; }", "f");
     float a[128], b[64], c[128];
     _Float16 ha[256], hb[128], hc[128];

@@ -8,20 +8,25 @@
 #include <string.h>
 #include <unistd.h>
 
-static const sim_device *load(void)
+/* A library beside the running program */
+static void *open_beside(const char *name)
 {
-    static sim_device d;
     char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
     if (n < 0) return NULL;
     path[n] = 0;
     char *slash = strrchr(path, '/');
-    snprintf(slash ? slash : path, sizeof path - (size_t)n, "/libsimcuda.so");
+    snprintf(slash ? slash : path, 64, "/%s", name);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        fprintf(stderr, "%s\n", dlerror());
-        return NULL;
-    }
+    if (!library) fprintf(stderr, "%s\n", dlerror());
+    return library;
+}
+
+static const sim_device *load(void)
+{
+    static sim_device d;
+    void *library = open_beside("libsimcuda.so");
+    if (!library) return NULL;
 #define KB_CU(name, symbol, need, params) *(void **)&d.cu.name = dlsym(library, #symbol);
 #include "base/cuda_api.def"
 #undef KB_CU
@@ -47,26 +52,36 @@ const sim_device *sim_open(void)
 }
 
 /* ---- NVRTC ------------------------------------------------------------------------------------------------------------------------------ */
-static const nv_api *nvrtc(void)
+static bool use_host;
+void sim_use_host_compiler(void) { use_host = true; }
+
+static void *open_nvrtc(void)
 {
-    static nv_api api;
-    static bool tried;
-    if (tried) return api.CompileProgram ? &api : NULL;
-    tried = true;
     static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so" };
-    const char *chosen = getenv("KN_NVRTC"), *home = getenv("CUDA_HOME");
+    const char *home = getenv("CUDA_HOME");
     char path[4096];
-    void *library = chosen && *chosen ? dlopen(chosen, RTLD_NOW | RTLD_LOCAL) : NULL;
-    for (size_t i = 0; !library && !(chosen && *chosen) && i < sizeof names / sizeof *names; i++) {
+    void *library = NULL;
+    for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/lib64/%s", home ? home : "", names[i]);
         if (home) library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (!library) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     }
+    return library;
+}
+
+static const nv_api *nvrtc(void)
+{
+    static nv_api apis[2];
+    static bool tried[2];
+    nv_api *found = &apis[use_host];
+    if (tried[use_host]) return found->CompileProgram ? found : NULL;
+    tried[use_host] = true;
+    void *library = use_host ? open_beside("libsimnvrtc.so") : open_nvrtc();
     if (!library) return NULL;
-#define NV_LOOK(name, symbol, params) *(void **)&api.name = dlsym(library, #symbol);
+#define NV_LOOK(name, symbol, params) *(void **)&found->name = dlsym(library, #symbol);
     NV_API_ROWS(NV_LOOK)
 #undef NV_LOOK
-    return api.CompileProgram ? &api : NULL;
+    return found->CompileProgram ? found : NULL;
 }
 
 char *sim_compile(const char *source, const char *arch, bool *is_missing)

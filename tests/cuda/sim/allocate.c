@@ -144,5 +144,8 @@ bool ptx_allocate(ptx_module *m, ptx_func *f)
     scan(&a);
     assign(&a);
     rewrite(f);
+    f->specials = arena_get(m->memory, (size_t)f->n_regs * sizeof *f->specials + 4);
+    for (int r = 0; r < f->n_regs; r++)
+        if (f->regs[r].special) f->specials[f->n_specials++] = r;
     return true;
 }

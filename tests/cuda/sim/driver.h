@@ -104,7 +104,8 @@ struct CUevent_st { unsigned flags; struct CUstream_st *stream; uint64_t ticket;
 struct CUgraph_st { op *first, *last; int n; bool is_invalid; struct CUstream_st *origin; };
 struct CUgraphExec_st { op *first; int n; int pins; bool is_destroyed; };
 struct CUfunc_st { struct CUfunc_st *next; struct CUmod_st *module; ptx_func *fn; int max_dynamic; };
-struct CUmod_st { struct CUmod_st *next; ptx_module *ptx; struct CUfunc_st *functions; bool is_unloaded; int pins; };
+/* library: kernels that the host compiler built, instead of instructions */
+struct CUmod_st { struct CUmod_st *next; ptx_module *ptx; void *library; struct CUfunc_st *functions; bool is_unloaded; int pins; };
 
 struct CUstream_st *sim_stream(cu_stream s);        /* the handle, with 0, 1 and 2 as the default streams; NULL: not a stream */
 /* Queues (or captures) a copy of *o. */

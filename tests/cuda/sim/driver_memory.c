@@ -4,6 +4,7 @@
  * offset of the other. Fresh and freed memory holds 0xff bytes: NaNs, and indices far out. */
 #define _GNU_SOURCE
 #include "tests/cuda/sim/driver.h"
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +68,16 @@ static bool open_ranges(void)
 
 intptr_t sim_delta(void) { return mem.bytes - mem.seen; }
 
+/* Where the address sanitizer is in the process, it sees red zones and freed memory too: kernels that the host compiler built are checked by it */
+static void mark(const char *function, const void *p, size_t bytes)
+{
+    void (*f)(const volatile void *, size_t);
+    *(void **)&f = dlsym(RTLD_DEFAULT, function);
+    if (f) f(p, bytes);
+}
+static void close_bytes(const void *p, size_t bytes) { mark("__asan_poison_memory_region", p, bytes); }
+static void open_bytes(const void *p, size_t bytes) { mark("__asan_unpoison_memory_region", p, bytes); }
+
 /* ---- allocations ------------------------------------------------------------------------------------------------------------------------ */
 /* Freed allocations' addresses serve again only when the range is used up */
 static bool recycle(size_t needed)
@@ -91,7 +102,9 @@ uint64_t sim_allocate(size_t bytes, bool is_async, bool is_module)
     }
     uint64_t first = at & ~(uint64_t)(PAGE - 1), end = (at + bytes + PAGE - 1) & ~(uint64_t)(PAGE - 1);
     if (mprotect(mem.bytes + first, end - first, PROT_READ | PROT_WRITE)) return 0;
+    open_bytes(mem.bytes + at, bytes);
     memset(mem.bytes + at, 0xff, bytes);
+    close_bytes(mem.bytes + at + bytes, end - at - bytes);
     if (mem.n == mem.cap) {
         mem.cap = mem.cap ? 2 * mem.cap : 256;
         mem.all = realloc(mem.all, (size_t)mem.cap * sizeof *mem.all);
@@ -132,6 +145,7 @@ bool sim_free(uint64_t base)
     mem.is_stale = true;
     if (a->bytes >= 16 * PAGE) madvise(bytes, a->bytes & ~(size_t)(PAGE - 1), MADV_DONTNEED);
     else memset(bytes, 0xff, a->bytes);
+    close_bytes(bytes, a->bytes);
     return true;
 }
 
@@ -177,7 +191,10 @@ void sim_memory_reset(void)
 {
     for (int i = 0; i < mem.n; i++)
         if (mem.all[i].state != A_FREED) sim_free(mem.all[i].base);
-    if (mem.bytes) madvise(mem.bytes, RANGE, MADV_DONTNEED);
+    if (mem.bytes) {
+        open_bytes(mem.bytes, mem.next + PAGE);
+        madvise(mem.bytes, RANGE, MADV_DONTNEED);
+    }
     mem.n = 0;
     mem.next = 0;
     mem.live = mem.peak = 0;

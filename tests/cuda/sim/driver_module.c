@@ -1,5 +1,7 @@
 /* driver_module.c: modules from PTX text, functions with their attributes, and launches with the limits that a device has. */
 #include "tests/cuda/sim/driver.h"
+#include "tests/cuda/sim/exec_host.h"
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +56,17 @@ static void write_log(unsigned n, const cu_jit_option *options, void **values, c
     if (buffer && size) snprintf(buffer, size, "%s", text);
 }
 
+/* The stand-in NVRTC's text: declarations, and where the object is */
+static bool open_library(struct CUmod_st *m, const char *text, char *why, size_t n)
+{
+    char path[2048];
+    const char *at = strstr(text, "// host object: ");
+    if (!at || sscanf(at + 16, "%2047[^\n]", path) != 1) return true;
+    m->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!m->library) snprintf(why, n, "%s", dlerror());
+    return m->library != NULL;
+}
+
 static cu_result load(struct CUmod_st *m, const void *image, char *why, size_t n)
 {
     const unsigned char *bytes = image;
@@ -62,6 +75,7 @@ static cu_result load(struct CUmod_st *m, const void *image, char *why, size_t n
         return E_NO_BINARY_FOR_GPU;
     }
     m->ptx = ptx_parse(image);
+    if (!open_library(m, image, why, n)) return E_INVALID_PTX;
     cu_result r = m->ptx->error[0] ? E_INVALID_PTX : E_OK;
     if (!r && m->ptx->target > sim_capability()) {
         snprintf(why, n, "the PTX is for sm_%d and the device is sm_%d", m->ptx->target, sim_capability());
@@ -79,6 +93,7 @@ static void free_module(struct CUmod_st *m)
         next = f->next;
         free(f);
     }
+    if (m->library) dlclose(m->library);
     if (m->ptx) {
         free_variables(m->ptx);
         arena_free(m->ptx->memory);
@@ -281,6 +296,29 @@ cu_result cuLaunchKernelEx(const launch_config *c, cu_function f, void **params,
         c->shared);
 }
 
+/* Device addresses among the parameters become addresses of their bytes: the host compiler's code knows no other. Pointers in memory stay as they are. */
+static void translate(const ptx_func *f, char *params)
+{
+    for (size_t i = 0; i + 8 <= f->param_bytes; i += 8) {
+        uint64_t v;
+        memcpy(&v, params + i, 8);
+        if (!sim_allocation_of(v)) continue;
+        v += (uint64_t)sim_delta();
+        memcpy(params + i, &v, 8);
+    }
+}
+
+static bool run_host(launch *l, const op *o)
+{
+    char *params = calloc(1, l->fn->param_bytes + 8);
+    memcpy(params, o->params, l->fn->param_bytes);
+    translate(l->fn, params);
+    l->params = params;
+    bool good = sim_run_host(l, o->function->module->library);
+    free(params);
+    return good;
+}
+
 int sim_run_launch(const op *o)
 {
     const ptx_module *m = o->function->module->ptx;
@@ -295,7 +333,7 @@ int sim_run_launch(const op *o)
     l.seed = (uint64_t)sim_setting("SIMCUDA_SEED", 0);
     l.check_races = sim_setting("SIMCUDA_RACE", 1);
     l.time_limit_s = (double)sim_setting("SIMCUDA_TIMEOUT", 60);
-    if (sim_run(&l)) return 0;
+    if (o->function->module->library ? run_host(&l, o) : sim_run(&l)) return 0;
     sim_say("%s", l.message);
     return l.error;
 }

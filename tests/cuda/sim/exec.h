@@ -118,8 +118,12 @@ typedef struct warp {
 } warp;
 
 /* One grain of shared memory: who last wrote and read it, and when (block's barrier count, warp's count) */
-typedef struct shadow { uint32_t w_epoch, r_epoch; uint32_t w_warp_epoch, r_warp_epoch; uint16_t w_thread, r_thread; uint16_t pending, is_atomic; int w_line, r_line; } shadow;
-enum { NOBODY = 0xffff, SEVERAL = 0xfffe };
+typedef struct shadow {
+    uint32_t w_epoch, r_epoch, w_warp_epoch, r_warp_epoch;
+    uint16_t w_thread, r_thread, pending, is_atomic;
+    int w_line, r_line;
+} shadow;
+enum { OF_WARP = 0x4000, SEVERAL = 0xfffe };     /* beyond thread numbers: several threads of a warp (+ its index), of several warps */
 
 typedef struct block {
     struct launch *launch;
@@ -205,6 +209,8 @@ void sim_cp_async_wait(warp *w, const inst *in);
 /* Shared memory's checks. bytes at offset by thread; also bounds and alignment. Kinds: */
 enum { SH_READ, SH_WRITE, SH_ATOMIC, SH_ISSUE };
 void sim_shared_check(warp *w, const inst *in, int lane, uint64_t offset, unsigned bytes, int kind);
+/* The same for all lanes of exec at once; false: some lane is out of bounds or misaligned, and nothing has been noted */
+bool sim_shared_many(warp *w, const inst *in, const uint32_t *offsets, unsigned bytes, int kind);
 /* Where a lane's global bytes are, checked. */
 char *sim_global_at(warp *w, const inst *in, int lane, uint64_t address, unsigned bytes, int *cache, const char *what);
 uint64_t sim_address(warp *w, const memory_info *m, int32_t base, int lane);

@@ -81,18 +81,36 @@ static inline void store_element(const char *slot, int lane, char *to, int size,
 
 static inline void transfer(warp *w, const memory_info *m, int lane, char *at)
 {
-    if (m->size == 4 && m->width == 4) {
-        for (int i = 0; i < m->count; i++) {
-            uint32_t *slot = (uint32_t *)(w->r + m->regs.at[i]) + lane;
-            if (m->is_store) ((uint32_t *)at)[i] = *slot;
-            else *slot = ((const uint32_t *)at)[i];
-        }
-        return;
-    }
     for (int i = 0; i < m->count; i++) {
         if (m->is_store) store_element(w->r + m->regs.at[i], lane, at + i * m->size, m->size, m->width);
         else load_element(w->r + m->regs.at[i], lane, at + i * m->size, m->size, m->width, m->is_signed);
     }
+}
+
+/* Words, `count` of them, which is known where this is inlined */
+static inline void words(warp *w, const memory_info *m, char *const *at, int count)
+{
+    uint32_t *slots[4];
+    for (int i = 0; i < count; i++) slots[i] = (uint32_t *)(w->r + m->regs.at[i]);
+    for (uint32_t on = w->exec; on; on &= on - 1) {
+        int lane = __builtin_ctz(on);
+        uint32_t *p = (uint32_t *)at[lane];
+        for (int i = 0; i < count; i++) {
+            if (m->is_store) p[i] = slots[i][lane];
+            else slots[i][lane] = p[i];
+        }
+    }
+}
+
+static void transfer_all(warp *w, const memory_info *m, char *const *at)
+{
+    if (m->size == 4 && m->width == 4 && m->count <= 4) {
+        if (m->count == 1) words(w, m, at, 1);
+        else if (m->count == 2) words(w, m, at, 2);
+        else words(w, m, at, 4);
+        return;
+    }
+    for (uint32_t on = w->exec; on; on &= on - 1) transfer(w, m, __builtin_ctz(on), at[__builtin_ctz(on)]);
 }
 
 /* All lanes at once: addresses in one allocation, in order, four bytes apart; or all the same */
@@ -121,10 +139,24 @@ static bool global_fast(warp *w, const inst *in, const memory_info *m)
             return true;
         }
     }
-    for (uint32_t on = w->exec; on; on &= on - 1) {
-        int lane = __builtin_ctz(on);
-        transfer(w, m, lane, (char *)(address[lane] + (uint64_t)l->delta));
+    char *host[LANES];
+    LANE_LOOP host[l] = (char *)(address[l] + (uint64_t)w->block->launch->delta);
+    transfer_all(w, m, host);
+    return true;
+}
+
+static bool shared_fast(warp *w, const inst *in, const memory_info *m)
+{
+    uint32_t offsets[LANES];
+    char *host[LANES];
+    LANE_LOOP {
+        uint64_t v = sim_address(w, m, in->a, l);
+        if ((w->exec >> l & 1) && v >> 32) return false;
+        offsets[l] = (uint32_t)v;
+        host[l] = (char *)w->block->shared + offsets[l];
     }
+    if (!sim_shared_many(w, in, offsets, (unsigned)m->size * m->count, m->is_store ? SH_WRITE : SH_READ)) return false;
+    transfer_all(w, m, host);
     return true;
 }
 
@@ -178,6 +210,7 @@ void sim_ld_st(warp *w, const inst *in)
 {
     const memory_info *m = in->info;
     if ((m->space == PS_GLOBAL || m->space == PS_CONST) && global_fast(w, in, m)) return;
+    if (m->space == PS_SHARED && shared_fast(w, in, m)) return;
     for (uint32_t on = w->exec; on; on &= on - 1) one_lane(w, in, m, __builtin_ctz(on));
 }
 

@@ -65,11 +65,12 @@ static uint64_t special(const warp *w, ptx_special s, int lane)
     return 0;
 }
 
-static void fill_specials(warp *w, frame *f)
+/* Those that a block changes, or all */
+static void fill_specials(warp *w, frame *f, bool all)
 {
-    for (int r = 0; r < f->fn->n_regs; r++) {
-        const ptx_reg *reg = &f->fn->regs[r];
-        if (!reg->special || reg->slot < 0) continue;
+    for (int i = 0; i < f->fn->n_specials; i++) {
+        const ptx_reg *reg = &f->fn->regs[f->fn->specials[i]];
+        if (reg->slot < 0 || (!all && (reg->special < SR_CTAID_X || reg->special > SR_CTAID_Z))) continue;
         for (int l = 0; l < LANES; l++) {
             uint64_t v = special(w, reg->special, l);
             memcpy(f->slots + reg->slot + l * ptx_size(reg->type), &v, (size_t)ptx_size(reg->type));
@@ -95,7 +96,7 @@ void sim_fill_frame(warp *w, frame *f, ptx_func *fn)
         char *slot = f->slots + fn->regs[c->reg].slot;
         for (int l = 0; l < LANES; l++) memcpy(slot + l * c->width, &c->bits, (size_t)c->width);
     }
-    fill_specials(w, f);
+    fill_specials(w, f, true);
 }
 
 static void release_frame(frame *f)
@@ -122,8 +123,8 @@ static void start_warp(warp *w, block *b, int index)
     w->index = index;
     if (!w->root.slots) sim_fill_frame(w, &w->root, b->launch->fn);
     if (!w->local && uses_local(b->launch->fn, 0)) w->local = calloc(LANES, LOCAL_BYTES);
-    fill_specials(w, &w->root);
-    for (frame *f = w->spare; f; f = f->next_spare) fill_specials(w, f);
+    fill_specials(w, &w->root, false);
+    for (frame *f = w->spare; f; f = f->next_spare) fill_specials(w, f, false);
     w->alive = mask;
     w->n_groups = 1;
     w->groups[0] = (group){ .mask = mask, .f = &w->root };

@@ -1,7 +1,7 @@
 /* exec_shared.c: shared memory's checks. Each grain (as wide as the kernel's narrowest access) remembers who wrote and who read it last, and when: the
  * block's count of barriers and the warp's count of synchronisations. Two threads' accesses to one grain, one of them a write, must have a barrier between
  * them, or, within one warp, a bar.warp.sync; two atomics need none. A read needs a write since the block began. Bytes on their way by cp.async may not be
- * touched before they are waited for.
+ * touched before they are waited for. A reader that isn't one thread is one warp's or several warps'.
  *
  * Not seen: an access that a race with an older one than the last hides; orders made by fences and flags alone are reported as races. */
 #include "tests/cuda/sim/lanes.h"
@@ -12,8 +12,9 @@ static int thread_of(const warp *w, int lane) { return w->index * LANES + lane; 
 
 _Noreturn static void race(warp *w, const inst *in, int lane, uint64_t offset, const char *now, const char *then, int other, int line)
 {
-    char who[32] = "several threads";
-    if (other < SEVERAL) snprintf(who, sizeof who, "thread %d", other);
+    char who[48] = "several threads";
+    if (other < OF_WARP) snprintf(who, sizeof who, "thread %d", other);
+    else if (other != SEVERAL) snprintf(who, sizeof who, "several threads of warp %d", other - OF_WARP);
     sim_fault(w, in, lane, 719, "race on shared memory: %s at offset %llu, which %s %s at PTX line %d with no barrier in between", now,
         (unsigned long long)offset, who, then, line);
 }
@@ -22,7 +23,23 @@ _Noreturn static void race(warp *w, const inst *in, int lane, uint64_t offset, c
 static bool ordered(const warp *w, int lane, uint32_t epoch, uint16_t thread, uint32_t warp_epoch)
 {
     if (epoch != w->block->epoch || thread == thread_of(w, lane)) return true;
-    return thread < SEVERAL && thread / LANES == w->index && warp_epoch != w->epoch;
+    bool same_warp = thread < OF_WARP ? thread / LANES == w->index : thread == OF_WARP + w->index;
+    return same_warp && warp_epoch != w->epoch;
+}
+
+static void note_reader(const warp *w, shadow *s, uint16_t me, int line)
+{
+    const block *b = w->block;
+    uint16_t reader = me;
+    if (s->r_epoch == b->epoch && s->r_thread != me) {
+        bool same_warp = s->r_thread < OF_WARP ? s->r_thread / LANES == w->index : s->r_thread == OF_WARP + w->index;
+        if (!same_warp) reader = SEVERAL;
+        else if (s->r_warp_epoch == w->epoch) reader = (uint16_t)(OF_WARP + w->index);
+    }
+    s->r_thread = reader;
+    s->r_epoch = b->epoch;
+    s->r_warp_epoch = w->epoch;
+    s->r_line = line;
 }
 
 static void check_grain(warp *w, const inst *in, int lane, uint64_t offset, shadow *s, int kind)
@@ -46,11 +63,7 @@ static void check_grain(warp *w, const inst *in, int lane, uint64_t offset, shad
             race(w, in, lane, offset, "an atomic", "read", s->r_thread, s->r_line);
     }
     if (kind == SH_READ) {
-        bool others = s->r_epoch == b->epoch && s->r_thread != me && (s->r_thread / LANES != w->index || s->r_thread == SEVERAL || s->r_warp_epoch == w->epoch);
-        s->r_thread = others ? SEVERAL : me;
-        s->r_epoch = b->epoch;
-        s->r_warp_epoch = w->epoch;
-        s->r_line = in->line;
+        note_reader(w, s, me, in->line);
     } else {
         s->w_thread = me;
         s->w_epoch = b->epoch;
@@ -72,6 +85,35 @@ void sim_shared_check(warp *w, const inst *in, int lane, uint64_t offset, unsign
     if (!b->launch->check_races) return;
     uint64_t first = offset >> b->grain_shift, last = (offset + bytes - 1) >> b->grain_shift;
     for (uint64_t g = first; g <= last; g++) check_grain(w, in, lane, g << b->grain_shift, &b->shadow[g], kind);
+}
+
+/* All lanes' loads or stores at once. Most grains that are read were written before the last barrier, and lanes often read what their neighbours do. */
+bool sim_shared_many(warp *w, const inst *in, const uint32_t *offsets, unsigned bytes, int kind)
+{
+    block *b = w->block;
+    uint32_t high = 0, low_bits = 0, age = b->epoch - b->first_epoch;
+    LANE_LOOP {
+        uint32_t v = w->exec >> l & 1 ? offsets[l] : 0;
+        high = v > high ? v : high;
+        low_bits |= v;
+    }
+    if (low_bits & (bytes - 1) || high > b->launch->shared_bytes || high + bytes > b->launch->shared_bytes) return false;
+    if (!b->launch->check_races) return true;
+    for (uint32_t on = w->exec; on; on &= on - 1) {
+        int lane = __builtin_ctz(on);
+        uint32_t first = offsets[lane] >> b->grain_shift, last = (offsets[lane] + bytes - 1) >> b->grain_shift;
+        uint16_t me = (uint16_t)thread_of(w, lane);
+        for (uint32_t g = first; g <= last; g++) {
+            shadow *s = &b->shadow[g];
+            if (kind == SH_READ && s->w_epoch - b->first_epoch < age && !s->pending) {
+                if (s->r_epoch == b->epoch && (s->r_thread == me || s->r_thread == SEVERAL)) continue;
+                note_reader(w, s, me, in->line);
+            } else {
+                check_grain(w, in, lane, (uint64_t)g << b->grain_shift, s, kind);
+            }
+        }
+    }
+    return true;
 }
 
 /* ---- cp.async ----------------------------------------------------------------------------------------------------------------------- */

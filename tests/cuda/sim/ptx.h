@@ -103,6 +103,7 @@ typedef struct ptx_func {
     size_t call_bytes;                  /* per lane: .param variables of its calls */
     ptx_reg *regs;
     int n_regs, cap_regs;
+    int *specials, n_specials;          /* registers that a warp fills in, known after allocation */
     ptx_constant *constants;            /* immediates, each in a register of its own, filled before the frame's first use */
     int n_constants, cap_constants;
     ptx_stmt *stmts;

@@ -148,6 +148,8 @@ static int find_reg(parser *p, const char *name, int n)
 }
 
 /* ---- variables -------------------------------------------------------------------------------------------------------------------- */
+static int64_t negative(int64_t v) { return (int64_t)(0 - (uint64_t)v); }
+
 static int64_t integer(parser *p)
 {
     bool minus = take(p, "-");
@@ -155,7 +157,7 @@ static int64_t integer(parser *p)
     ptx_kind kind = PO_INT;
     if (!ptx_number(TOKEN, &bits, &kind)) fail(p, "a number is expected");
     else ptx_next(&p->lex);
-    return minus ? -bits : bits;
+    return minus ? negative(bits) : bits;
 }
 
 static void store_number(parser *p, ptx_var *v, size_t at, int each)
@@ -167,7 +169,7 @@ static void store_number(parser *p, ptx_var *v, size_t at, int each)
         fail(p, "an initialiser's number is expected");
         return;
     }
-    if (minus) bits = kind == PO_INT ? -bits : kind == PO_F32 ? bits ^ INT64_C(0x80000000) : bits ^ INT64_MIN;
+    if (minus) bits = kind == PO_INT ? negative(bits) : kind == PO_F32 ? bits ^ INT64_C(0x80000000) : bits ^ INT64_MIN;
     ptx_next(&p->lex);
     if (at + (size_t)each <= v->size) memcpy(v->init + at, &bits, (size_t)each);
     else fail(p, "more initialisers than elements");
@@ -359,7 +361,7 @@ static void operand(parser *p, ptx_operand *o)
     bool minus = take(p, "-");
     if (TOKEN->kind == 'n') {
         if (!ptx_number(TOKEN, &o->value, &o->kind)) fail(p, "a number is expected");
-        if (minus) o->value = o->kind == PO_INT ? -o->value : o->kind == PO_F32 ? o->value ^ INT64_C(0x80000000) : o->value ^ INT64_MIN;
+        if (minus) o->value = o->kind == PO_INT ? negative(o->value) : o->kind == PO_F32 ? o->value ^ INT64_C(0x80000000) : o->value ^ INT64_MIN;
         ptx_next(&p->lex);
         return;
     }
