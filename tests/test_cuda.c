@@ -368,6 +368,39 @@ Test(cuda, moving_inside_forward_ends_graphs)
     kn_module_free(m);
 }
 
+/* ---- products and what follows them: one kernel, to the CPU's bits ------------------------------------------------------------------------ */
+typedef struct Tail { kn_module base; kn_module *fc; double scale; int which; } Tail;
+static kn_tensor *tail(Tail *self, kn_tensor *x)
+{
+    kn_tensor *y = kn_call(self->fc, x);
+    switch (self->which) {
+    case 0: return kn_mul(kn_gelu(y), self->scale);
+    case 1: return kn_add(kn_relu(y), kn_narrow(x, -1, 0, 24));                         /* a residual through a view */
+    case 2: return kn_sub(kn_tanh(y), kn_amax(y, .dims = KN_SHAPE(-1), .keepdim = true));   /* the product's own value is wanted again */
+    default: return kn_mul(kn_matmul(kn_relu(y), kn_transpose(y, -2, -1)), self->scale);
+    }
+}
+static const kn_field tail_fields[] = {KN_CHILD(Tail, fc), KN_ATTR(Tail, scale), KN_ATTR(Tail, which), KN_FIELDS_END};
+KN_DEFINE_CLASS(tail_class, Tail, tail, tail_fields, tensor, (tensor));
+
+Test(cuda, products_carry_what_follows)
+{
+    DEVICE();
+    static const int kernels[] = {1, 1, 2, 2};
+    for (int which = 0; which < 4; which++)
+        for (int batches = 1; batches < 3; batches++) {
+            Tail *m = kn_new(Tail, &tail_class, .fc = kn_nn_linear(32, 24), .scale = 1.5, .which = which);
+            kn_module *fast = kn_compile(KN_BASE(m));
+            kn_tensor *x = batches > 1 ? kn_randn(KN_F32, KN_SHAPE(2, 33, 32)) : kn_randn(KN_F32, KN_SHAPE(70, 32)), *want = kn_call(KN_BASE(m), x);
+            cr_assert_eq(kn_module_to(KN_BASE(m), KN_CUDA(0)), KN_OK);
+            for (int call = 0; call < 3; call++)
+                same_bits(kn_call(fast, on(x)), want, "a product and its tail");
+            cr_expect_leq(tr_module_of(fast)->graphs[0]->stats.kernels, kernels[which], "tail %d: %d kernels", which, tr_module_of(fast)->graphs[0]->stats.kernels);
+            kn_module_free(fast);
+            kn_module_free(KN_BASE(m));
+        }
+}
+
 /* ---- steady state: what the driver is asked --------------------------------------------------------------------------------------------------- */
 Test(cuda, steady_state_allocates_and_loads_nothing)
 {
