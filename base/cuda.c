@@ -333,6 +333,8 @@ void kb_device_free(int device, void *p, size_t bytes)
     if (!p)
         return;
     state *s = &devices[device];
+    if (!__atomic_load_n(&s->open, __ATOMIC_ACQUIRE))
+        return;                                 /* its memory went when the device was closed */
     block_list *l = &s->classes[class_of(bytes, &rounded)];
     pthread_mutex_lock(&s->lock);
     l->v[l->n++] = p;

@@ -180,9 +180,23 @@ static void number_scalars(const cg_program *p, cg_device_graph *g, const int64_
             g->scalars[n++] = scalars[p->steps[i].scalars[s]];
 }
 
+/* An input that is written lies over another: a copy of that one would miss the write. */
+static bool overlaps_written(const cg_program *p, const cg_device_graph *g, void *const *inputs)
+{
+    for (int i = 0; i < p->n_inputs; i++)
+        for (int j = 0; g->written[i] && j < p->n_inputs; j++) {
+            const char *a = inputs[i], *b = inputs[j];
+            if (i != j && a < b + p->input_bytes[j] && b < a + p->input_bytes[i])
+                return true;
+        }
+    return false;
+}
+
 /* Inputs are where the graph expects them, or will be copied; false: this run can't use it. *again: it must be captured (anew). */
 static bool places_fit(const cg_program *p, cg_device_graph *g, void *const *inputs, bool *again)
 {
+    if (overlaps_written(p, g, inputs))
+        return false;
     for (int i = 0; i < p->n_inputs; i++) {
         if (inputs[i] == g->last[i] || g->moves[i])
             continue;

@@ -430,6 +430,15 @@ static kn_tensor *scaled(Scaled *self, kn_tensor *x) { return kn_mul(kn_call(sel
 static const kn_field scaled_fields[] = {KN_CHILD(Scaled, net), KN_ATTR(Scaled, scale), KN_FIELDS_END};
 KN_DEFINE_CLASS(scaled_class, Scaled, scaled, scaled_fields, tensor, (tensor));
 
+typedef struct Writer { kn_module base; kn_tensor *cache; } Writer;
+static kn_tensor *writing(Writer *self, kn_tensor *x)
+{
+    kn_add_(self->cache, kn_mul(x, 0.5));
+    return kn_exp(self->cache);
+}
+static const kn_field writer_fields[] = {KN_BUFFER(Writer, cache), KN_FIELDS_END};
+KN_DEFINE_CLASS(writer_class, Writer, writing, writer_fields, tensor, (tensor));
+
 /* One graph launch a call; what was handed out stays as it was; inputs may be anywhere, numbers may change */
 Test(cuda, reduce_overhead_replays_a_graph)
 {
@@ -465,6 +474,61 @@ Test(cuda, reduce_overhead_replays_a_graph)
     }
     cr_assert_eq(sim->calls("cuMemAlloc_v2"), 0);
     cr_assert_eq(sim->calls("cuGraphLaunch"), 5);
+    kn_module_free(fast);
+    kn_module_free(KN_BASE(m));
+}
+
+static kn_tensor *awkward(Crossing *self, kn_tensor *x)
+{
+    (void)self;
+    return kn_add(kn_sort(kn_mul(x, 2.0), -1).values, kn_cumsum(x, -1));
+}
+KN_DEFINE_CLASS(awkward_class, Crossing, awkward, no_fields, tensor, (tensor));
+
+static kn_tensor *two_places(Writer *self, kn_tensor *x)
+{
+    kn_add_(self->cache, 1.0);                      /* a counter on the CPU, beside work on the device */
+    return kn_mul(x, 2.0);
+}
+KN_DEFINE_CLASS(two_places_class, Writer, two_places, writer_fields, tensor, (tensor));
+
+/* What a report says: operators on the host, and a graph on two devices, which runs op by op */
+Test(cuda, reports_name_what_stays_on_the_host)
+{
+    DEVICE();
+    kn_tensor *counter = kn_zeros(KN_F32, KN_SHAPE(1));
+    kn_module *modules[] = {KN_BASE(kn_new(Crossing, &awkward_class)), KN_BASE(kn_new(Writer, &two_places_class, .cache = counter))};
+    static const char *const said[] = {"HOST_STEP", "TWO_DEVICES"};
+    for (int i = 0; i < 2; i++) {
+        kn_module *m = modules[i], *fast = kn_compile(m);
+        kn_tensor *x = kn_randn(KN_F32, KN_SHAPE(4, 20)), *want = kn_call(m, x);
+        char text[4096] = "";
+        for (int call = 0; call < 3; call++)
+            close_to(kn_call(fast, on(x)), want, said[i]);
+        FILE *f = fmemopen(text, sizeof text - 1, "w");
+        kn_report_print(fast, f);
+        fclose(f);
+        cr_expect(strstr(text, said[i]), "%s", text);
+        kn_module_free(fast);
+        kn_module_free(m);
+    }
+    cr_assert_eq(kn_item(counter), 4, "once a call");
+}
+
+/* A cache that the graph writes stays where it is; one that lies over another input keeps the graph from being used */
+Test(cuda, a_captured_graph_that_writes)
+{
+    DEVICE();
+    kn_tensor *x[4], *cache = on(kn_zeros(KN_F32, KN_SHAPE(64))), *plain = kn_zeros(KN_F32, KN_SHAPE(64));
+    Writer *m = kn_new(Writer, &writer_class, .cache = cache);
+    kn_module *fast = kn_compile(KN_BASE(m), .reduce_overhead = true);
+    for (int i = 0; i < 8; i++) {
+        x[i % 4] = kn_randn(KN_F32, KN_SHAPE(64));
+        kn_tensor *got = kn_call(fast, i == 6 ? cache : on(x[i % 4])), *step = i == 6 ? plain : x[i % 4];
+        kn_add_(plain, kn_mul(step, 0.5));
+        same_bits(got, kn_exp(plain), "returned");
+        same_bits(cache, plain, "the cache");
+    }
     kn_module_free(fast);
     kn_module_free(KN_BASE(m));
 }
