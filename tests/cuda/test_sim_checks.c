@@ -214,7 +214,7 @@ Test(sim_checks, missing_wait_between_streams)
 
 /* Under the address sanitizer, which takes SIGSEGV for its own report, these three are skipped */
 #ifdef __SANITIZE_ADDRESS__
-#define FAULTS
+#define FAULTS .signal = 0
 #define NEEDS_FAULTS() cr_skip_test("the address sanitizer takes SIGSEGV")
 #else
 #define FAULTS .signal = SIGSEGV
