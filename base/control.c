@@ -306,12 +306,15 @@ kb_control *kb_control_intern(kb_control *c)
     find_last_uses(&c->region[1]);
     note_ops(c);
     pthread_mutex_lock(&lock);
-    kb_control *known = by_key[c->key % BUCKETS];
-    while (known && !(known->key == c->key && equal(known, c)))
-        known = known->by_key;
-    if (known)
+    kb_control **bucket = &by_key[c->key % BUCKETS], **at = bucket, *known;
+    while ((known = *at) && !(known->key == c->key && equal(known, c)))
+        at = &known->by_key;
+    if (known) {                                /* to the front: the next guess */
+        *at = known->by_key;
+        known->by_key = *bucket;
+        *bucket = known;
         hold(known);
-    else {
+    } else {
         c->plan = next_plan++;
         atomic_store(&c->count, 1);
         c->by_key = by_key[c->key % BUCKETS];

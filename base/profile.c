@@ -332,6 +332,8 @@ void kb_profile_free(void)
     pthread_mutex_unlock(&lock);
 }
 
+void kb_profile_fork_lock(bool take) { take ? pthread_mutex_lock(&lock) : pthread_mutex_unlock(&lock); }
+
 /* ---- the table -------------------------------------------------------------------------------------------------------------------------------------------- */
 typedef struct row { const what *d; double calls, us, share; } row;
 

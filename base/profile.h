@@ -26,5 +26,6 @@ void kb_profile_span(kb_span_kind kind, const char *name, const char *path, cons
 /* KN_PROFILE, at the first use of the library. The file is written when the process ends. */
 void kb_profile_from_env(void);
 void kb_profile_free(void);                                 /* everything, where nobody profiles: for leak checks */
+void kb_profile_fork_lock(bool take);                       /* around a fork: nobody is at it */
 
 #endif

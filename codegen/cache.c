@@ -141,6 +141,8 @@ void cg_cache_forget(void)
     pthread_mutex_unlock(&lock);
 }
 
+void cg_cache_fork_lock(bool take) { take ? pthread_mutex_lock(&lock) : pthread_mutex_unlock(&lock); }
+
 cg_cache_state cg_cache_state_get(void)
 {
     cg_cache_state s = {.hits = hits, .misses = misses, .rejected = rejected, .stored = stored, .failed = failed, .evicted = evicted,

@@ -200,7 +200,15 @@ void cg_kernel_release(cg_kernel_entry *e)
     pthread_mutex_unlock(&lock);
 }
 
-void cg_fork_lock(bool take) { take ? pthread_mutex_lock(&lock) : pthread_mutex_unlock(&lock); }
+void cg_fork_lock(bool take)
+{
+    if (take)
+        pthread_mutex_lock(&lock);
+    cg_cache_fork_lock(take);
+    kb_profile_fork_lock(take);
+    if (!take)
+        pthread_mutex_unlock(&lock);
+}
 
 static bool sweep_all(void)
 {

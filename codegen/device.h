@@ -26,17 +26,28 @@ typedef struct cg_launch {
     int workers;                /* rows that a block works on at once: scratch rows it needs */
     int vector;                 /* elements of the widest access */
     bool checks;                /* an operator that may find a value out of range */
+    int n_order;                /* not 0: its pointers are these of the operands and results, -1 a NULL; no more and no others */
+    int8_t order[4];
     int n_params;
     int64_t param[CG_MAX_PARAMS];
 } cg_launch;
 
-/* C = A · B (+ bias) in f32, with any strides: kb_gemm without its pointers. Parameters: a, b, c, bias (or 0), then cg_launch.param. */
+/* A pointwise kernel that works on each element of a product as it is finished. */
+typedef struct cg_epilogue {
+    const cg_request *r;
+    int result;                 /* the buffer that is the product's result */
+    bool keep;                  /* somebody else reads that, too */
+} cg_epilogue;
+
+/* C = A · B (+ bias), with any strides: kb_gemm without its pointers; arithmetic in f32, storage in f32, f16 or bf16 (dtype), rounded once. Parameters: a, b, c, bias (or 0), of an
+ * epilogue its buffers, then cg_launch.param, then its scalars as a kernel's. */
 typedef struct cg_device_backend {
     uint32_t abi;
     const char *name, *version; /* "nvrtc", "13.0" */
     /* Source of k, for its sizes, and how to start it. In memory of host->alloc; NULL after host->fail. */
     char *(*source)(const cg_request *r, cg_launch *launch);
-    char *(*product)(const kb_gemm *g, int arch, int multiprocessors, cg_launch *launch);
+    /* NULL without a failure where the epilogue can't be joined; epilogue NULL: none. */
+    char *(*product)(const kb_gemm *g, kn_dtype dtype, const cg_epilogue *epilogue, int arch, int multiprocessors, cg_launch *launch);
     /* A kernel for a call of which layouts are known, and pointers are multiples of 16 where `aligned`; NULL where there is none: no failure. Parameters:
      * operands and results (of a number its 8 bytes), where launch->checks a pointer to an int that becomes 1 when a value is out of range, launch->param. */
     char *(*op)(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *launch);

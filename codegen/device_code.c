@@ -226,6 +226,31 @@ static cg_device_entry *kernel_code(const cg_program *p, const cg_step *st, uint
     return source ? entry_of(source, launch->name, p->device, dump_dir, ms) : NULL;
 }
 
+/* A product of f16 or bf16 operands: described by layouts of f32, whose strides are the same. */
+static char *half_product(const cg_device_backend *b, const kb_call *call, const kb_cuda *c, cg_launch *launch)
+{
+    kn_dtype d = call->out[0].layout->dtype;
+    kb_buf bufs[4] = {{0}};
+    kb_gemm g;
+    char *source = NULL;
+    if ((d != KN_F16 && d != KN_BF16) || (call->op != OP_matmul && call->op != OP_bmm && call->op != OP_linear) || call->n_in > 3)
+        return NULL;
+    bool fits = true;
+    for (int k = 0; k <= call->n_in && fits; k++) {
+        const kb_layout *l = k < call->n_in ? call->in[k].layout : call->out[0].layout;
+        fits = !l || (l->dtype == d && (bufs[k].layout = kb_layout_new(KN_F32, l->rank, l->sizes, l->strides)));
+    }
+    kb_call wide = {.op = call->op, .math = KN_F32, .n_in = call->n_in, .n_out = 1, .in = bufs, .out = bufs + call->n_in, .words = call->words};
+    if (fits && kb_gemm_of_call(&g, &wide) && (source = b->product(&g, d, NULL, c->arch, c->multiprocessors, launch))) {
+        launch->n_order = 4;
+        memcpy(launch->order, (const int8_t[]){0, 1, (int8_t)call->n_in, call->n_in > 2 && call->in[2].layout ? 2 : -1}, 4);
+        launch->vector = 1;
+    }
+    for (int k = 0; k < 4; k++)
+        kb_layout_release(bufs[k].layout);
+    return source;
+}
+
 static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool aligned, const char *dump_dir, cg_launch *launch, double *ms, bool *none)
 {
     const kb_cuda *c = kb_cuda_get(p->device);
@@ -233,16 +258,65 @@ static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool ali
     kb_call call = st->call;
     call.in = st->bufs;
     call.out = st->bufs + call.n_in;
-    char *source = b ? b->op(&call, c->arch, c->multiprocessors, aligned, launch) : NULL;
+    char *source = b ? half_product(b, &call, c, launch) : NULL;
+    if (b && !source)
+        source = b->op(&call, c->arch, c->multiprocessors, aligned, launch);
     *none = b && !source;
     return source ? entry_of(source, launch->name, p->device, dump_dir, ms) : NULL;
+}
+
+/* One pass along the row, nothing reduced, nothing stored once a row. */
+static bool works_on_elements(const lp_kernel *k)
+{
+    int passes = 0;
+    for (int p = 0; p < k->n_phases; p++)
+        passes += k->phases[p].kind == LP_MAP;
+    for (int64_t i = 0; i < k->n_insts; i++)
+        if (k->insts[i].op == LP_REDUCE || (k->insts[i].op == LP_STORE && k->phases[k->insts[i].phase].kind == LP_ROW))
+            return false;
+    return passes == 1;
+}
+
+/* The kernel's buffer that is the product's result, where the kernel may work on single elements of it. -1: it may not. */
+static int result_buffer(const cg_step *st)
+{
+    int64_t rows = st->product->gemm.m, of_kernel = 1;
+    int at = -1;
+    for (int d = 0; d < st->product->gemm.batch_rank; d++)
+        rows *= st->product->gemm.batch[d];
+    for (int d = 0; d < st->k->n_outer; d++)
+        of_kernel *= st->k->outer[d].size;
+    if (st->any_scratch || !works_on_elements(st->k) || st->k->inner.size != st->product->gemm.n || of_kernel != rows)
+        return -1;
+    for (int b = 0; b < st->n_ptrs; b++)
+        if (st->k->buffers[b].read && !st->k->buffers[b].written && st->ptrs[b].slot == st->product->c.slot && st->ptrs[b].offset == st->product->c.offset) {
+            if (at >= 0 || st->k->buffers[b].inner_stride != 1 || st->k->buffers[b].offset)
+                return -1;
+            at = b;
+        }
+    return at;
+}
+
+/* The product with its kernel as one, or NULL without a failure. */
+static char *joined_source(const cg_program *p, const cg_step *st, const kb_cuda *c, const cg_device_backend *b, cg_launch *launch)
+{
+    cg_request r;
+    int result = st->k ? result_buffer(st) : -1;
+    if (result < 0)
+        return NULL;
+    request_of(p, st, c, UINT32_MAX, &r);
+    cg_epilogue x = {&r, result, !st->product->dies};
+    return b->product(&st->product->gemm, KN_F32, &x, c->arch, c->multiprocessors, launch);
 }
 
 static cg_device_entry *product_code(const cg_program *p, const cg_step *st, const char *dump_dir, cg_launch *launch, double *ms)
 {
     const kb_cuda *c = kb_cuda_get(p->device);
     const cg_device_backend *b = c ? cg_device_backend_get() : NULL;
-    char *source = b ? b->product(&st->product->gemm, c->arch, c->multiprocessors, launch) : NULL;
+    char *source = b ? joined_source(p, st, c, b, launch) : NULL;
+    st->device->joined = source != NULL;
+    if (b && !source)
+        source = b->product(&st->product->gemm, KN_F32, NULL, c->arch, c->multiprocessors, launch);
     return source ? entry_of(source, launch->name, p->device, dump_dir, ms) : NULL;
 }
 
@@ -260,6 +334,9 @@ const cg_device_form *cg_device_unaligned(const cg_program *p, const cg_step *st
 }
 
 /* ---- a program's code ------------------------------------------------------------------------------------------------------------------ */
+/* Most likely the product does the kernel's work too: code of the kernel's own is made only when it turns out otherwise. */
+static bool may_join(const cg_step *st) { return result_buffer(st) >= 0 && st->n_ptrs <= 20; }
+
 typedef struct job { cg_program *p; cg_step *step; bool product; const char *dump_dir; double ms; kn_status status; char text[256]; } job;
 
 static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
@@ -275,6 +352,12 @@ static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
         f->entry = j->product ? product_code(j->p, j->step, j->dump_dir, &f->launch, &j->ms)
                  : j->step->eager ? op_code(j->p, j->step, true, j->dump_dir, &f->launch, &j->ms, &none)
                                   : kernel_code(j->p, j->step, 0, j->dump_dir, &f->launch, &j->ms);
+        if (f->entry && j->product && j->step->k && !d->joined && may_join(j->step)) {
+            double more = 0;
+            f = &d->kernel;
+            f->entry = kernel_code(j->p, j->step, 0, j->dump_dir, &f->launch, &more);
+            j->ms += more;
+        }
         if (f->entry || none)
             continue;
         j->status = kb_error_status() ? kb_error_status() : KN_E_INTERNAL;
@@ -351,10 +434,10 @@ kn_status cg_device_make_code(cg_program *p, cg_lowered *lowered, const char *du
         if (st->product)
             v[n++] = (job){.p = p, .step = st, .product = true, .dump_dir = dump_dir};
         if (st->k) {
-            v[n++] = (job){.p = p, .step = st, .dump_dir = dump_dir};
+            if (!st->product || !may_join(st))
+                v[n++] = (job){.p = p, .step = st, .dump_dir = dump_dir};
             s = keep_kernel(p, st, lowered);
         }
-        p->stats.kernels += (st->k != NULL) + (st->product != NULL);
     }
     double start = now_ms();
     if (s == KN_OK && n)
@@ -365,6 +448,10 @@ kn_status cg_device_make_code(cg_program *p, cg_lowered *lowered, const char *du
         p->stats.codegen_ms += v[i].ms;
         if (v[i].status != KN_OK && s == KN_OK)
             s = kb_fail(v[i].status, "%s", v[i].text);
+    }
+    for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
+        const cg_step *st = &p->steps[i];
+        p->stats.kernels += (st->product != NULL) + (st->k && !(st->product && st->device->joined));
     }
     if (s == KN_OK) {
         set_operators(p);

@@ -55,11 +55,19 @@ static kn_status run_kernel(const run *r, const cg_step *st)
 
 static char *at(char *const *bases, cg_place p) { return p.slot == CG_SLOT_NULL ? NULL : bases[p.slot] + p.offset; }
 
+/* With the kernel's work on its elements, where the two are joined. */
 static kn_status run_product(const run *r, const cg_step *st)
 {
     const cg_product *q = st->product;
-    void *ptrs[4] = {at(r->bases, q->a), at(r->bases, q->b), at(r->bases, q->c), at(r->bases, q->bias)};
-    return launch(r, &st->device->product, ptrs, 4, NULL, 0);
+    void *ptrs[4 + CG_MAX_BUFFERS] = {at(r->bases, q->a), at(r->bases, q->b), at(r->bases, q->c), at(r->bases, q->bias)};
+    int64_t own[32];
+    if (!st->device->joined)
+        return launch(r, &st->device->product, ptrs, 4, NULL, 0);
+    for (int b = 0; b < st->n_ptrs; b++)
+        ptrs[4 + b] = at(r->bases, st->ptrs[b]);
+    for (int s = 0; s < st->n_scalars; s++)
+        own[s] = r->scalars_at ? 0 : r->scalars[st->scalars[s]];
+    return launch(r, &st->device->product, ptrs, 4 + st->n_ptrs, own, st->n_scalars);
 }
 
 /* ---- operators ---------------------------------------------------------------------------------------------------------------------- */
@@ -88,6 +96,12 @@ static kn_status run_op(const run *r, const cg_step *st, bool *bad)
     const cg_device_form *f = &st->device->kernel;
     if (!aligned && f->launch.vector > 1 && !(f = cg_device_unaligned(r->p, st)))
         return kb_error_status();
+    if (f->launch.n_order) {
+        void *ordered[4];
+        for (int i = 0; i < f->launch.n_order; i++)
+            ordered[i] = f->launch.order[i] < 0 ? NULL : ptrs[f->launch.order[i]];
+        return launch(r, f, ordered, f->launch.n_order, NULL, 0);
+    }
     if (!f->launch.checks)
         return launch(r, f, ptrs, n, NULL, 0);
     cu_ptr word = (cu_ptr)(uintptr_t)(r->bases[CG_SLOT_ARENA] + r->p->check_at);
@@ -131,7 +145,7 @@ kn_status cg_device_start(const cg_program *p, const kb_cuda *c, cu_stream strea
         }
         if (st->product)
             s = run_product(&r, st);
-        if (s == KN_OK && st->k)
+        if (s == KN_OK && st->k && !(st->product && st->device->joined))
             s = run_kernel(&r, st);
         if (st->k && r.scalars_at)
             r.scalars_at += 8 * st->n_scalars;

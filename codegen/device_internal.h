@@ -12,6 +12,7 @@ typedef struct cg_device_form { cg_device_entry *entry; cg_launch launch; } cg_d
 /* Of a step with a kernel, a product, or both: the product first, then the kernel on its result; or with an operator's own code. */
 struct cg_device_step {
     cg_device_form kernel /* or operator */, product;
+    bool joined;                                /* the product does the kernel's work on its elements */
     pthread_mutex_t lock;
     cg_device_form unaligned;                   /* of the kernel, for pointers that aren't multiples of 16; made when it is needed, under lock */
 };

@@ -165,6 +165,7 @@ typedef struct cg_product {
     kb_conv conv;               /* likewise */
     cg_place a, b, c, bias;     /* bias: CG_SLOT_NULL where there is none */
     bool whole_rows;            /* the kernel that follows takes them so */
+    bool dies;                  /* nobody but the kernel of this step reads c */
     int32_t source;             /* the input that holds b and that the program doesn't write; -1 */
 } cg_product;
 

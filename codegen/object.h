@@ -41,5 +41,6 @@ void *cg_cache_get(const cg_cache_key *key, size_t *bytes);
 void cg_cache_put(const cg_cache_key *key, const void *object, size_t bytes);
 void cg_cache_reject(const cg_cache_key *key);  /* what cg_cache_get gave was no loadable object after all */
 void cg_cache_forget(void);                     /* asks settings, folder and builds anew at the next key; for tests and cg_shutdown */
+void cg_cache_fork_lock(bool take);             /* around a fork: nobody is at it */
 
 #endif

@@ -513,6 +513,8 @@ static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
     r->a = st->places[a];
     r->b = st->places[a + 1];
     r->c = st->places[c.n_in];
+    const life *own = &pl->lives[pl->f->node[node].home];
+    r->dies = own->first == own->last && !pl->f->output[pl->f->node[node].home];
     r->bias = bias < c.n_in && c.op != OP_matmul && c.op != OP_bmm ? st->places[bias] : (cg_place){CG_SLOT_NULL, 0};
     r->source = weight_of(pl, r, ir_in(g, &g->nodes[node], a + 1), r->b);
     if (r->source >= 0 && !p->packs && !(p->packs = kb_arena_alloc(&p->arena, (size_t)p->n_inputs * sizeof *p->packs)))

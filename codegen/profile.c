@@ -48,9 +48,9 @@ static void kernel_work(const cg_step *st, double *bytes, double *flops)
     }
 }
 
-static void product_work(const cg_step *st, double *bytes, double *flops)
+static void product_work(const cg_product *p, double *bytes, double *flops)
 {
-    const kb_gemm *g = &st->product->gemm;
+    const kb_gemm *g = &p->gemm;
     double m = (double)g->m, n = (double)g->n, k = (double)g->k, all = 1, of_a = 1, of_b = 1;
     for (int d = 0; d < g->batch_rank; d++) {
         all *= (double)g->batch[d];
@@ -95,10 +95,12 @@ static uint32_t what_of(const cg_step *st, bool piece)
         snprintf(name, sizeof name, "%s%s%s", kb_op_info(st->call.op)->name, st->k ? "_" : "", st->k ? plain_name(st->k) : "");
     else
         snprintf(name, sizeof name, "%s", plain_name(st->k));
-    if (st->eager)
+    if (st->eager || (st->product && st->product->is_conv))
         eager_work(st, &w.bytes, &w.flops);
-    if (st->product)
-        product_work(st, &w.bytes, &w.flops);
+    else if (st->product)
+        product_work(st->product, &w.bytes, &w.flops);
+    if (st->second)
+        product_work(st->second, &w.bytes, &w.flops);
     if (st->k && !piece)
         kernel_work(st, &w.bytes, &w.flops);
     return kb_profile_what(&w);

@@ -221,3 +221,92 @@ static void programs(void)
 
 Test(conv, pointwise_work_follows_interpreted, .init = interpreted) { programs(); }
 Test(conv, pointwise_work_follows) { programs(); }
+
+/* A drawn convolution and a drawn chain after it: rg_compare holds the program against the op interpreter, plain, with packed weights and after they are
+ * written. */
+static void chain(char *text, size_t size, int64_t n, int64_t c, int64_t h, int64_t w)
+{
+    size_t at = 0;
+    int value = 9;                              /* %9 is the convolution, its other inputs stand before it */
+    for (int64_t steps = 1 + below(5); steps > 0; steps--, value++)
+        switch (below(8)) {
+        case 0: at += (size_t)snprintf(text + at, size - at, " %%%d = relu(%%%d)\n", value + 1, value); break;
+        case 1: at += (size_t)snprintf(text + at, size - at, " %%%d = add(%%%d, %%3)\n", value + 1, value); break;
+        case 2: at += (size_t)snprintf(text + at, size - at, " %%%d = mul(%%%d, %%4)\n", value + 1, value); break;
+        case 3: at += (size_t)snprintf(text + at, size - at, " %%%d = sub(%%%d, %%5)\n", value + 1, value); break;
+        case 4: at += (size_t)snprintf(text + at, size - at, " %%%d = clamp(%%%d, -1, 6)\n", value + 1, value); break;
+        case 5: at += (size_t)snprintf(text + at, size - at, " %%%d = softmax(%%%d) dim=-1\n", value + 1, value); break;
+        case 6: at += (size_t)snprintf(text + at, size - at, " %%%d = reshape(%%%d) shape=[%lld, %lld, %lld]\n %%%d = reshape(%%%d) shape=[%lld, %lld, %lld, %lld]\n",
+                                       value + 1, value, (long long)n, (long long)c, (long long)(h * w), value + 2, value + 1, (long long)n, (long long)c,
+                                       (long long)h, (long long)w);
+            value++;
+            break;
+        default:
+            at += (size_t)snprintf(text + at, size - at, " %%%d, %%%d, %%%d = batch_norm(%%%d, %%6, %%2, %%7, %%8, _, 1e-3) training=false\n", value + 1, value + 2,
+                                   value + 3, value);
+            at += (size_t)snprintf(text + at, size - at, " %%%d = neg(%%%d)\n", value + 4, value + 1);
+            value += 3;
+        }
+    snprintf(text + at, size - at, " return %%%d%s\n}\n", value, below(3) ? "" : ", %9");
+}
+
+static void drawn_programs(void)
+{
+    for (int i = 0; i < 40; i++) {
+        int64_t n = 1 + below(2), groups = 1 + below(3), cin = groups * (1 + below(3)), cout = groups * (1 + below(12)), h = 3 + below(12), w = 3 + below(12);
+        if (below(3) == 0)
+            groups = cin = cout = 2 + below(20);
+        int64_t kernel = 1 + 2 * below(2), stride = 1 + below(2), oh = (h - 1) / stride + 1, ow = (w - 1) / stride + 1;
+        char text[4096];
+        int at = snprintf(text, sizeof text, "graph (%%0: f32[%lld, %lld, %lld, %lld], %%1: f32[%lld, %lld, %lld, %lld], %%2: f32[%lld], %%3: f32[%lld, %lld, %lld, %lld], "
+                          "%%4: f32[%lld, 1, 1], %%5: f32[%lld, %lld], %%6: f32[%lld], %%7: f32[%lld]) {\n %%8 = abs(%%7)\n"
+                          " %%9 = conv2d(%%0, %%1, %s) stride=[%lld] padding=[%lld] groups=%lld\n", (long long)n, (long long)cin, (long long)h, (long long)w,
+                          (long long)cout, (long long)(cin / groups), (long long)kernel, (long long)kernel, (long long)cout, (long long)n, (long long)cout, (long long)oh,
+                          (long long)ow, (long long)cout, (long long)oh, (long long)ow, (long long)cout, (long long)cout, below(2) ? "%2" : "_", (long long)stride,
+                          (long long)(kernel / 2), (long long)groups);
+        chain(text + at, sizeof text - (size_t)at, n, cout, oh, ow);
+        char error[512] = "";
+        ir_graph *g = ir_parse(text, error, sizeof error);
+        cr_assert_not_null(g, "%s\n%s", error, text);
+        kb_set_threads(1 + i % 3);
+        const char *bad = rg_compare(g, (uint64_t)i + 1, NULL, NULL);
+        cr_assert_null(bad, "%s\n%s", bad, text);
+        ir_free(g);
+    }
+    kb_set_threads(0);
+}
+
+Test(conv, drawn_programs_interpreted, .init = interpreted) { drawn_programs(); }
+Test(conv, drawn_programs) { drawn_programs(); }
+
+/* ---- packed weights of eager calls ------------------------------------------------------------------------------------------------------------ */
+static bool equal(kn_tensor *a, kn_tensor *b)
+{
+    size_t n = (size_t)kn_numel(a) * 4;
+    float *x = malloc(n), *y = malloc(n);
+    cr_assert(kn_read(a, x, n) == KN_OK && kn_read(b, y, n) == KN_OK, "%s", kn_last_error());
+    bool same = memcmp(x, y, n) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
+/* The functional form on a copy of the weights knows nothing of the module's. */
+Test(conv, eager_calls_see_new_weights)
+{
+    KN_SCOPE;
+    kn_module *conv = kn_nn_conv2d(6, 20, 3, .padding = {1, 1}), *linear = kn_nn_linear(40, 30);
+    kn_tensor *x = kn_randn(KN_F32, KN_SHAPE(1, 6, 9, 9)), *v = kn_randn(KN_F32, KN_SHAPE(3, 40));
+    for (int i = 0; i < 12; i++) {
+        kn_tensor *cw = kn_module_tensor(conv, "weight"), *cb = kn_module_tensor(conv, "bias"), *lw = kn_module_tensor(linear, "weight"), *lb = kn_module_tensor(linear, "bias");
+        cr_assert(!kn_failed(cw) && !kn_failed(lw));
+        cr_expect(equal(kn_call(conv, x), kn_conv2d(x, kn_clone(cw), cb, .padding = {1, 1})), "convolution, call %d", i);
+        cr_expect(equal(kn_call(linear, v), kn_linear(v, kn_clone(lw), lb)), "linear, call %d", i);
+        if (i % 5 == 4) {
+            kn_mul_(cw, 1.5);
+            kn_add_(lw, 0.25);
+        }
+    }
+    kn_module_free(conv);
+    kn_module_free(linear);
+}

@@ -213,6 +213,13 @@ Test(cuda, products_have_the_cpus_bits)
         same_bits(kn_linear(on(a), on(w), on(c)), kn_linear(a, w, c), "linear");
         same_bits(kn_matmul(kn_transpose(on(b), 0, 1), kn_transpose(on(a), 0, 1)), kn_matmul(kn_transpose(b, 0, 1), kn_transpose(a, 0, 1)), "transposed");
     }
+    for (kn_dtype d = KN_F16; d <= KN_BF16; d++) {
+        kn_tensor *a = kn_to(kn_randn(KN_F32, KN_SHAPE(17, 70)), d), *w = kn_to(kn_randn(KN_F32, KN_SHAPE(9, 70)), d), *c = kn_to(kn_randn(KN_F32, KN_SHAPE(9)), d);
+        uint64_t times;
+        same_bits(kn_linear(on(a), on(w), on(c)), kn_linear(a, w, c), kb_dtypes[d].name);
+        same_bits(kn_matmul(on(a), on(kn_transpose(w, 0, 1))), kn_matmul(a, kn_transpose(w, 0, 1)), kb_dtypes[d].name);
+        cr_assert_null(kb_device_fallback(0, &times), "%s ran on the host", kb_device_fallback(0, &times));
+    }
     kn_tensor *p = kn_randn(KN_F32, KN_SHAPE(2, 3, 20, 33)), *q = kn_randn(KN_F32, KN_SHAPE(3, 33, 9));
     same_bits(kn_matmul(on(p), on(q)), kn_matmul(p, q), "batches");
 }
@@ -235,6 +242,23 @@ Test(cuda, attention_and_embedding)
     cr_assert_eq(kn_tensor_status(bad), KN_E_INDEX);
     const char *got = kn_tensor_error(bad), *want = kn_tensor_error(kn_embedding(table, kn_add(ids, 100)));
     cr_assert_eq(strncmp(got, want, strcspn(want, "(")), 0, "%s, the CPU says %s", got, want);
+}
+
+/* The CPU's random numbers, element for element */
+Test(cuda, dropout_masks_are_the_cpus)
+{
+    DEVICE();
+    uint64_t times;
+    for (int64_t n = 1; n < 3000; n = 3 * n + 2) {
+        kn_tensor *x = kn_ones(KN_F32, KN_SHAPE(n)), *d = on(x), *half = kn_to(x, KN_BF16);
+        kn_manual_seed((uint64_t)n);
+        kn_tensor *want = kn_dropout(x, 0.3, true), *want_half = kn_dropout(half, 0.3, true), *want_rand = kn_rand(KN_F32, KN_SHAPE(n));
+        kn_manual_seed((uint64_t)n);
+        same_bits(kn_dropout(d, 0.3, true), want, "dropout");
+        same_bits(kn_dropout(on(half), 0.3, true), want_half, "bf16");
+        same_bits(kn_rand_like(d), want_rand, "uniform");
+    }
+    cr_assert_null(kb_device_fallback(0, &times), "%s ran on the host", kb_device_fallback(0, &times));
 }
 
 Test(cuda, writes_in_place)

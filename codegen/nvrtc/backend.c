@@ -4,14 +4,14 @@
 
 const cg_host *nv_host;
 
-static char *source(const cg_request *r, cg_launch *launch)
+nv_emit *nv_emit_new(const cg_request *r, cg_launch *launch)
 {
     size_t n = (size_t)r->k->n_insts + 1, buffers = (size_t)r->k->n_buffers + 1, bytes = sizeof(nv_emit) + n + 4 * buffers;
     nv_emit *e = nv_host->alloc(bytes);
     if (!e)
         return NULL;
     memset(e, 0, bytes);
-    memset(launch, 0, sizeof *launch);
+    e->result = -1;
     e->r = r;
     e->k = r->k;
     e->launch = launch;
@@ -20,6 +20,15 @@ static char *source(const cg_request *r, cg_launch *launch)
     e->once = e->wide + buffers;
     e->keep = e->once + buffers;
     e->kept = e->keep + buffers;
+    return e;
+}
+
+static char *source(const cg_request *r, cg_launch *launch)
+{
+    memset(launch, 0, sizeof *launch);
+    nv_emit *e = nv_emit_new(r, launch);
+    if (!e)
+        return NULL;
     bool ok = nv_emit_kernel(e);
     char *text = e->text.s;
     if (!ok) {

@@ -183,6 +183,10 @@ static void param(nv_emit *e, const char *name, int64_t value)
     }
     e->launch->param[e->launch->n_params++] = value;
     nv_put(&e->text, ", const %s %s", e->index, name);
+    if (e->args) {
+        nv_put(e->args, ", const %s e_%s", e->index, name);
+        nv_put(e->pass, ", e_%s", name);
+    }
 }
 
 static bool is_read_only(const nv_emit *e, int64_t b)
@@ -190,15 +194,10 @@ static bool is_read_only(const nv_emit *e, int64_t b)
     return !e->k->buffers[b].written && !(e->r->aliased >> b & 1);
 }
 
-static void signature(nv_emit *e)
+static void sizes(nv_emit *e)
 {
     const lp_kernel *k = e->k;
     char name[NAME];
-    nv_put(&e->text, "extern \"C\" __global__ void __launch_bounds__(%d) %s(\n    ", e->launch->threads_x * e->launch->threads_y, e->launch->name);
-    for (int64_t b = 0; b < k->n_buffers; b++)
-        nv_put(&e->text, is_read_only(e, b) ? "%sconst %s *__restrict__ b%lld" : "%s%s *b%lld", b ? ", " : "", nv_memory_type(k->buffers[b].dtype),
-            (long long)b);
-    nv_put(&e->text, "\n    ");
     param(e, "n", k->inner.size);
     if (k->n_outer)
         param(e, "rows", e->total_rows);
@@ -217,6 +216,17 @@ static void signature(nv_emit *e)
         if (f->inner_stride != 0 && f->inner_stride != 1)
             param(e, name, f->inner_stride);
     }
+}
+
+static void signature(nv_emit *e)
+{
+    const lp_kernel *k = e->k;
+    nv_put(&e->text, "extern \"C\" __global__ void __launch_bounds__(%d) %s(\n    ", e->launch->threads_x * e->launch->threads_y, e->launch->name);
+    for (int64_t b = 0; b < k->n_buffers; b++)
+        nv_put(&e->text, is_read_only(e, b) ? "%sconst %s *__restrict__ b%lld" : "%s%s *b%lld", b ? ", " : "", nv_memory_type(k->buffers[b].dtype),
+            (long long)b);
+    nv_put(&e->text, "\n    ");
+    sizes(e);
     if (has_scratch(e))
         param(e, "scratch", e->r->scratch_bytes);
     if (k->n_scalars)
@@ -297,6 +307,10 @@ static void kept_name(const nv_emit *e, char *buf, size_t size, uint32_t b)
 void nv_load_expression(nv_emit *e, char *buf, size_t size, uint32_t b)
 {
     char kept[NAME];
+    if ((int)b == e->result) {
+        snprintf(buf, size, "product");
+        return;
+    }
     if (e->keep[b]) {
         kept_name(e, kept, sizeof kept, b);
         if (e->kept[b] || (e->lane_vec > 1 && e->wide[b])) {
@@ -535,6 +549,61 @@ static void name_function(nv_emit *e)
     for (; *from && n + 1 < sizeof e->launch->name; from++)
         s[n++] = (*from >= '0' && *from <= '9') || (*from >= 'a' && *from <= 'z') || (*from >= 'A' && *from <= 'Z') ? *from : '_';
     s[n] = 0;
+}
+
+/* Buffers and sizes as parameters of the function, of the product's kernel, and passed from one to the other. */
+static void epilogue_signature(nv_emit *e)
+{
+    const lp_kernel *k = e->k;
+    nv_put(&e->text, "static __device__ __forceinline__ void epilogue(");
+    for (int64_t b = 0; b < k->n_buffers; b++) {
+        const char *form = is_read_only(e, b) ? "%sconst %s *__restrict__ %sb%lld" : "%s%s *%sb%lld", *type = nv_memory_type(k->buffers[b].dtype);
+        nv_put(&e->text, form, b ? ", " : "", type, "", (long long)b);
+        nv_put(e->args, form, ", ", type, "e_", (long long)b);
+        nv_put(e->pass, "%se_b%lld", b ? ", " : "", (long long)b);
+    }
+}
+
+/* What comes after the sizes. */
+static void epilogue_scalars(nv_emit *e)
+{
+    int n = e->k->n_scalars;
+    if (n) {
+        nv_put(&e->text, ", const long long *__restrict__ scalars");
+        nv_put(e->scalars, ", const long long *__restrict__ e_scalars");
+        nv_put(e->pass, ", e_scalars");
+    }
+    for (int s = 0; s < n; s++) {
+        nv_put(&e->text, ", const long long z%d", s);
+        nv_put(e->scalars, ", const long long e_z%d", s);
+        nv_put(e->pass, ", e_z%d", s);
+    }
+    nv_put(&e->text, ", const %s row, const %s i, const float product)\n{\n    (void)row;\n", e->index, e->index);
+    for (int s = 0; s < n; s++)
+        nv_put(&e->text, "    const long long w%d = scalars ? scalars[%d] : z%d;\n", s, s, s);
+}
+
+bool nv_emit_epilogue(nv_emit *e)
+{
+    const lp_kernel *k = e->k;
+    if (k->n_buffers > 20 || e->r->scratch)
+        return false;
+    e->lane_vec = e->vec = 1;
+    analyse(e);
+    choose_index(e);
+    epilogue_signature(e);
+    sizes(e);
+    epilogue_scalars(e);
+    globals(e);
+    coordinates(e, "    ");
+    pointers(e, "    ");
+    for (int p = 0; p < k->n_phases; p++) {         /* who joins it to a product has seen to it that one pass goes along the row */
+        invariants(e, &k->phases[p], "    ");
+        if (k->phases[p].kind == LP_MAP)
+            body(e, &k->phases[p], "    ");
+    }
+    nv_put(&e->text, "}\n");
+    return !e->text.failed && !e->why[0];
 }
 
 bool nv_emit_kernel(nv_emit *e)

@@ -39,9 +39,14 @@ typedef struct nv_emit {
     bool *keep, *kept;          /* by buffer: its elements stay in registers between passes; they are there by now */
     int steps;                  /* of a thread along the row, where elements are kept: unrolled; else 0 */
     int lane_vec;               /* while the body of a loop is emitted: 1 or vec */
+    nv_text *args, *scalars, *pass;     /* an epilogue: its parameters as the product's own (scalars last), and as what is passed on */
+    int result;                 /* of an epilogue: the buffer that is the value in hand; else -1 */
     char why[160];
 } nv_emit;
 bool nv_emit_kernel(nv_emit *e);
+/* The kernel as a device function `epilogue(…, row, i, product)`; false without a refusal where it is none for single elements. */
+bool nv_emit_epilogue(nv_emit *e);
+nv_emit *nv_emit_new(const cg_request *r, cg_launch *launch);      /* host->free it; NULL after a failure */
 void nv_refuse(nv_emit *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *nv_type(int type);                          /* C type of a value in registers */
 const char *nv_memory_type(int dtype);
@@ -56,7 +61,7 @@ const char *nv_reducer(lp_reduce kind);
 void nv_identity(char *buf, size_t size, lp_reduce kind, int type);
 
 /* ---- product.c */
-char *nv_product(const kb_gemm *g, int arch, int multiprocessors, cg_launch *launch);
+char *nv_product(const kb_gemm *g, kn_dtype dtype, const cg_epilogue *epilogue, int arch, int multiprocessors, cg_launch *launch);
 
 /* ---- op.c */
 char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *launch);

@@ -398,6 +398,8 @@ static bool write_op(op_text *o)
     case OP_triu: return triangle(o, false);
     case OP_scaled_dot_product_attention: return attention(o);
     case OP_arange: return arange(o);
+    case OP_rand: return op_uniform(o);
+    case OP_dropout: return op_dropout(o);
     case OP_conv1d: return op_conv(o, 1, false);
     case OP_conv2d: return op_conv(o, 2, false);
     case OP_conv_transpose1d: return op_conv(o, 1, true);

@@ -29,6 +29,8 @@ bool op_conv(op_text *o, int spatial, bool transposed);
 bool op_pool(op_text *o, int spatial, bool max);
 bool op_adaptive_pool(op_text *o, int spatial);
 bool op_batch_norm(op_text *o);
+bool op_uniform(op_text *o);
+bool op_dropout(op_text *o);
 bool op_reduce(op_text *o);
 bool op_arg_reduce(op_text *o);
 

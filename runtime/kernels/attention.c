@@ -199,7 +199,7 @@ kn_status kernel_scaled_dot_product_attention(const kb_call *c)
         set_up(&a, c, o);
         set_chain(&g, &a, c, o, result);
         if (!kb_gemm_chain_run(&g))
-            s = kb_fail(KN_E_MEMORY, "out of memory");
+            s = kb_error_status();
         else if (scratch)
             kk_converter(out->dtype, a.type)(c->out[0].data, result, out->numel);
     }

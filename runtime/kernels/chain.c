@@ -8,7 +8,7 @@
  * number or a zero, and such a row is multiplied again alone.
  */
 #include "base/alloc.h"
-#include "base/cpu.h"
+#include "base/error.h"
 #include "base/gemm.h"
 #include "base/pool.h"
 #include <stdatomic.h>
@@ -171,5 +171,7 @@ int kb_gemm_chain_run(const kb_gemm_chain *c)
         run_items(&j, 0, total, 0);
     else
         kb_parallel_for_most(total, (total + pieces - 1) / pieces, (int)threads, run_items, &j);
+    if (atomic_load_explicit(&j.failed, memory_order_relaxed))     /* on whichever thread: its caller's record says so */
+        kb_fail(KN_E_MEMORY, "out of memory in a product");
     return !atomic_load_explicit(&j.failed, memory_order_relaxed);
 }

@@ -20,8 +20,9 @@ enum {
     PANEL = KB_GEMM_PANEL,
     PLACES = 128,               /* of a block of results, straight */
     PAIR = 32,                  /* of them whose taps are gathered at once: 32 KiB, for L1 */
-    ROWS = 84,                  /* places of a block, turned: a multiple of every tile height */
-    COLS = 512                  /* channels of a block, turned */
+    ROWS = 98,                  /* places of a block, turned: a multiple of every tile height */
+    COLS = 512,                 /* channels of a block, turned */
+    FEW_CHANNELS = 16           /* taps are gathered several at once */
 };
 #define PARALLEL_NS 8000.0
 #define THREAD_NS 3000.0
@@ -126,6 +127,18 @@ static void lanes_of(const job *j, int64_t kh, int64_t kw, const spots *spots, k
     }
 }
 
+/* Few channels: taps of kernel row kh from kw on that find all 16 places, in one output row, inside; as many as `most`. */
+static int64_t whole_taps(const job *j, const spots *s, int64_t kh, int64_t kw, int64_t most)
+{
+    const kb_conv *c = j->c;
+    int64_t n = 0;
+    if (c->transposed || c->stride[1] > 2 || c->cin > FEW_CHANNELS || s->n != 1 || s->at[0].n != PANEL || j->rows[kh * c->out[0] + s->at[0].y] < 0)
+        return 0;
+    while (n < most && kw + n < c->kernel[1] && s->at[0].x >= j->spans[2 * (kw + n)] && s->at[0].x + PANEL <= j->spans[2 * (kw + n) + 1])
+        n++;
+    return n;
+}
+
 /* n <= 16 places over k steps from `at` on, as [k][step]; may write 15 floats beyond the end. x: the group's first channel. */
 static void gather(const job *j, float *dst, int64_t step, const float *x, int64_t place, int n, int64_t at, int64_t k)
 {
@@ -135,7 +148,17 @@ static void gather(const job *j, float *dst, int64_t step, const float *x, int64
     kk_lanes l;
     spots_of(j, place, n, &s);
     for (int64_t left = k; left > 0; channel = 0) {
-        int64_t m = min(c->cin - channel, left);
+        int64_t m = min(c->cin - channel, left), taps = channel ? 0 : whole_taps(j, &s, kh, kw, left / c->cin);
+        if (taps) {
+            const float *from = x + j->rows[kh * c->out[0] + s.at[0].y] * c->in[1] + s.at[0].x * c->stride[1] + kw * c->dilation[1] - c->padding[1];
+            j->kernels->pack_taps(dst, step, from, j->plane, c->cin, taps, c->dilation[1], c->stride[1]);
+            dst += taps * c->cin * step;
+            left -= taps * c->cin;
+            kw += taps;
+            kh += kw == c->kernel[1];
+            kw = kw == c->kernel[1] ? 0 : kw;
+            continue;
+        }
         lanes_of(j, kh, kw, &s, &l);
         j->kernels->pack_places(dst, step, x + channel * j->plane, j->plane, m, &l);
         dst += m * step;
@@ -413,11 +436,11 @@ static void run_job(job *j)
         kb_parallel_for_most(items * c->cout, 1 + 16384 / j->places, (int)most, finish_rows, j);
 }
 
-/* Turned, if panels of places would stay empty for more than a tenth. */
+/* Turned, if panels of places would stay empty for more than a tenth; a twentieth, where the transposition at the end counts little. */
 static bool better_turned(const job *j)
 {
     int64_t padded = ceil_div(j->places, PANEL) * PANEL;
-    return j->places <= 2 * ROWS && 10 * (padded - j->places) > padded && j->c->cout >= PANEL;
+    return j->places <= 2 * ROWS && (j->k < 512 ? 10 : 20) * (padded - j->places) > padded && j->c->cout >= PANEL;
 }
 
 int kk_conv_packed(const kb_conv *c)

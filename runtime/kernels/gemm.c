@@ -11,6 +11,7 @@
  */
 #include "base/gemm.h"
 #include "base/alloc.h"
+#include "base/error.h"
 #include "base/pool.h"
 #include "runtime/kernels/gemm_kernels.h"
 #include <stdatomic.h>
@@ -428,7 +429,10 @@ int kb_gemm_f32(const kb_gemm *g)
         j.g = &turned;
         turn(&j.whole);
     }
-    return run_job(&j, items);
+    if (run_job(&j, items))
+        return 1;
+    kb_fail(KN_E_MEMORY, "out of memory in a product");     /* on whichever thread it happened */
+    return 0;
 }
 
 /* ---- packed B ---------------------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
  */
 #include "base/alloc.h"
 #include "base/error.h"
+#include "runtime/kernels/conv_kernels.h"
 #include "runtime/kernels/fold.h"
 #include <math.h>
 
@@ -79,7 +80,11 @@ static void join_tap(const planes *p, const char *row, int64_t tap, int64_t from
     if (lo >= hi)
         return;
     const char *x = row + (lo * p->stride + shift) * p->bytes;
-    if (p->stride > 1) {
+    if (p->stride == 2 && p->type == KN_F32) {
+        const kk_take t = {.rows = 1, .pitch = hi - lo, .last = hi - lo, .step = 2};
+        KB_ISA_PICK(kk_conv_kernels_of)()->take_rows(&t, (float *)stage, (const float *)(const void *)x);
+        x = (const char *)stage;
+    } else if (p->stride > 1) {
         kk_gather(stage, p->type, x, p->type, p->stride, hi - lo);
         x = (const char *)stage;
     }

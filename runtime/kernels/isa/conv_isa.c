@@ -174,6 +174,15 @@ INLINE void pack_row(float *dst, int64_t step, const float *p, int64_t distance,
             store(dst + v * W, apart == 1 ? load(p + v * W) : load_step(p + 2 * v * W, 2, s));
 }
 
+static void pack_taps(float *dst, int64_t step, const float *from, int64_t distance, int64_t planes, int64_t taps, int64_t tap, int64_t apart)
+{
+    for (int64_t t = 0; t < taps; t++, dst += planes * step)
+        if (apart == 1)
+            pack_row(dst, step, from + t * tap, distance, planes, 1);
+        else
+            pack_row(dst, step, from + t * tap, distance, planes, 2);
+}
+
 static void pack_places(float *dst, int64_t step, const float *plane, int64_t distance, int64_t planes, const kk_lanes *l)
 {
     bool row = l->n == 1 && l->run[0].first == 0 && l->run[0].last == 16;
@@ -326,7 +335,7 @@ static void transpose(float *dst, int64_t to, const float *src, int64_t from, in
 }
 
 static const kk_conv_kernels kernels = {
-    .pack_places = pack_places, .depthwise = depthwise, .take_rows = take_rows, .tight_rows = tight_rows, .transpose = transpose,
+    .pack_places = pack_places, .pack_taps = pack_taps, .depthwise = depthwise, .take_rows = take_rows, .tight_rows = tight_rows, .transpose = transpose,
 };
 
 const kk_conv_kernels *KB_ISA(kk_conv_kernels_of)(void) { return &kernels; }

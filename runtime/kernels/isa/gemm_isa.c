@@ -247,6 +247,8 @@ INLINE void tile(const kb_tile *t, int rows, int panels, int packed, int exact)
         vec bv[VECS];
         UNROLL for (int q = 0; q < panels && panels < 4; q++)
             __builtin_prefetch(b + ahead + q * t->b_panel); /* in place, rows lie pages apart: hardware doesn't follow */
+        if (packed)
+            __builtin_prefetch(t->a + at + 16 * rows); /* from L2, mostly */
         UNROLL for (int v = 0; v < nv; v++)
             bv[v] = exact ? load_some(b + v * W, l[v % VPP]) : load(b + v / VPP * t->b_panel + v % VPP * W);
         UNROLL for (int i = 0; i < rows; i++) {
