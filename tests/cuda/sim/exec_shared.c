@@ -87,10 +87,27 @@ void sim_shared_check(warp *w, const inst *in, int lane, uint64_t offset, unsign
     for (uint64_t g = first; g <= last; g++) check_grain(w, in, lane, g << b->grain_shift, &b->shadow[g], kind);
 }
 
+/* Lanes often read what their neighbour or the other half's lane reads: each place once. Other repetitions stay. */
+struct place { uint32_t offset; int lane; bool is_shared; };
+static int distinct(const warp *w, const uint32_t *offsets, struct place *places)
+{
+    int n = 0, at[LANES];
+    for (uint32_t on = w->exec; on; on &= on - 1) {
+        int lane = __builtin_ctz(on), same = -1;
+        if (lane && (w->exec >> (lane - 1) & 1) && offsets[lane - 1] == offsets[lane]) same = at[lane - 1];
+        else if (lane >= 16 && (w->exec >> (lane - 16) & 1) && offsets[lane - 16] == offsets[lane]) same = at[lane - 16];
+        at[lane] = same >= 0 ? same : n;
+        if (same >= 0) places[same].is_shared = true;
+        else places[n++] = (struct place){ offsets[lane], lane, false };
+    }
+    return n;
+}
+
 /* All lanes' loads or stores at once. Most grains that are read were written before the last barrier, and lanes often read what their neighbours do. */
 bool sim_shared_many(warp *w, const inst *in, const uint32_t *offsets, unsigned bytes, int kind)
 {
     block *b = w->block;
+    struct place places[LANES];
     uint32_t high = 0, low_bits = 0, age = b->epoch - b->first_epoch;
     LANE_LOOP {
         uint32_t v = w->exec >> l & 1 ? offsets[l] : 0;
@@ -99,19 +116,21 @@ bool sim_shared_many(warp *w, const inst *in, const uint32_t *offsets, unsigned 
     }
     if (low_bits & (bytes - 1) || high > b->launch->shared_bytes || high + bytes > b->launch->shared_bytes) return false;
     if (!b->launch->check_races) return true;
-    for (uint32_t on = w->exec; on; on &= on - 1) {
-        int lane = __builtin_ctz(on);
-        uint32_t first = offsets[lane] >> b->grain_shift, last = (offsets[lane] + bytes - 1) >> b->grain_shift;
-        uint16_t me = (uint16_t)thread_of(w, lane);
+    int n = kind == SH_READ ? distinct(w, offsets, places) : 0;
+    for (int i = 0; i < n; i++) {
+        const struct place *p = &places[i];
+        uint32_t first = p->offset >> b->grain_shift, last = (p->offset + bytes - 1) >> b->grain_shift;
+        uint16_t me = (uint16_t)(p->is_shared ? OF_WARP + w->index : thread_of(w, p->lane));
         for (uint32_t g = first; g <= last; g++) {
             shadow *s = &b->shadow[g];
-            if (kind == SH_READ && s->w_epoch - b->first_epoch < age && !s->pending) {
-                if (s->r_epoch == b->epoch && (s->r_thread == me || s->r_thread == SEVERAL)) continue;
-                note_reader(w, s, me, in->line);
-            } else {
-                check_grain(w, in, lane, (uint64_t)g << b->grain_shift, s, kind);
-            }
+            if (s->w_epoch - b->first_epoch >= age || s->pending) check_grain(w, in, p->lane, (uint64_t)g << b->grain_shift, s, kind);
+            if (s->r_epoch != b->epoch || (s->r_thread != me && s->r_thread != SEVERAL)) note_reader(w, s, me, in->line);
         }
+    }
+    for (uint32_t on = n ? 0 : w->exec; on; on &= on - 1) {
+        int lane = __builtin_ctz(on);
+        uint32_t first = offsets[lane] >> b->grain_shift, last = (offsets[lane] + bytes - 1) >> b->grain_shift;
+        for (uint32_t g = first; g <= last; g++) check_grain(w, in, lane, (uint64_t)g << b->grain_shift, &b->shadow[g], kind);
     }
     return true;
 }
