@@ -51,6 +51,16 @@ conformance: deps       ## the cases of a file through eager, compiled and inter
 	+@$(SUB) lib backend build/tests/conformance
 	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/tests/conformance $(CASES) $(CONFORMANCE_ARGS)
 
+.PHONY: test-cuda
+test-cuda: deps deps-test   ## device code: compiled for sm_80, sm_90 and sm_100, run on a simulated device (needs the CUDA toolkit's NVRTC; says so where it isn't)
+	+@$(SUB) lib backend sim-test build/tests/conformance cuda-headers
+	@tools/test-cuda.sh build
+
+.PHONY: test-cuda-host
+test-cuda-host: deps deps-test  ## the same code built by the host's C++ compiler, under sanitizers, on fibers (needs no toolkit; FILTER=part of a case's name)
+	+@$(SUB) lib backend sim-test build/tests/conformance
+	@tools/test-cuda-host.sh build
+
 .PHONY: module-conformance
 module-conformance: deps    ## the module cases of a file, eager and compiled (CASES=FILE.json CONFORMANCE_ARGS='--filter CLASS')
 	+@$(SUB) lib backend build/tests/module_conformance

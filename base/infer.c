@@ -2,6 +2,7 @@
  *
  * Each row of ops.def names its rule; the table below is made from it, so that a rule that is missing fails the link.
  */
+#include "base/device.h"
 #include "base/infer_rules.h"
 #include <stdio.h>
 #include <string.h>
@@ -296,6 +297,31 @@ static kn_status check_result(const kb_infer *in)
     return KN_OK;
 }
 
+/* Results are where the operands are, who must all be at one place; what is made of nothing is where its dtype word says. */
+static kn_status place_results(kb_infer *in)
+{
+    char a[24], b[24];
+    int device = -1;
+    for (int k = 0; k < in->n_in; k++) {
+        const kb_type *t = &in->in[k];
+        if (!t->dtype || t->weak)
+            continue;
+        if (device >= 0 && t->device != device)
+            return kb_fail(KN_E_DEVICE, "expected all tensors to be on the same device, but found at least two devices, %s and %s; kn_to(x, KN_CUDA(0)) moves one",
+                           kb_device_text(a, sizeof a, device), kb_device_text(b, sizeof b, t->device));
+        device = t->device;
+    }
+    if (in->op == OP_to_device)
+        device = (int)in->words[0];
+    else if (device < 0)
+        device = kb_device_of_words(in->info, in->words);
+    if (device < 0 || device >= KB_MAX_DEVICES)
+        return kb_fail(KN_E_DEVICE, "%d is no device", device);
+    for (int k = 0; k < in->n_out; k++)
+        in->out[k].device = (int8_t)device;
+    return KN_OK;
+}
+
 kn_status kb_infer_run(kb_infer *in)
 {
     if ((unsigned)in->op == OP_NONE || (unsigned)in->op >= OP_COUNT)
@@ -311,6 +337,8 @@ kn_status kb_infer_run(kb_infer *in)
     kn_status s = check_operands(in);
     if (!s)
         s = rules[in->op](in);
+    if (!s)
+        s = place_results(in);
     if (!s && in->view_of < 0)
         s = check_result(in);
     return s;
@@ -322,6 +350,7 @@ void kb_type_of_layout(kb_type *t, const kb_layout *l)
     t->dtype = l->dtype;
     t->rank = l->rank;
     t->weak = false;
+    t->device = l->device;
     for (int i = 0; i < l->rank; i++) {
         t->size[i] = kd_const(l->sizes[i]);
         t->stride[i] = kd_const(l->strides[i]);
@@ -335,5 +364,5 @@ kb_layout *kb_layout_of_type(const kb_type *t)
         sizes[i] = t->size[i].v;
         strides[i] = t->stride[i].v;
     }
-    return kb_layout_new(t->dtype, t->rank, sizes, strides);
+    return kb_layout_new_on(t->device, t->dtype, t->rank, sizes, strides);
 }

@@ -16,6 +16,7 @@ typedef struct kb_dim { int64_t v; uint32_t sym; } kb_dim;
 typedef struct kb_type {
     kn_dtype dtype;                             /* 0: operand left out */
     int8_t rank;
+    int8_t device;                              /* base/device.h; of a weak scalar 0, which says nothing */
     bool weak;                                  /* a scalar of the host: takes part in promotion by category only */
     kb_dim size[KB_MAX_RANK], stride[KB_MAX_RANK];
 } kb_type;

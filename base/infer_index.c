@@ -276,7 +276,7 @@ kn_status infer_bincount(kb_infer *in)
 kn_status infer_arange(kb_infer *in)
 {
     kb_dim n = kr_word(in, in->words);
-    int64_t d = in->words[1];
+    int64_t d = kb_word_dtype(in->words[1]);
     if (!in->in[0].weak || !in->in[1].weak)
         return kb_fail(KN_E_VALUE, "start and step must be numbers");
     if (n.v < 0)

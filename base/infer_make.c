@@ -60,9 +60,10 @@ kn_status infer_stack(kb_infer *in)
     return KN_OK;
 }
 
-/* A dtype word that may be 0: then `otherwise`. */
+/* A dtype word that may be 0: then `otherwise`. Its device, if any, is left aside. */
 static kn_status dtype_word(int64_t w, kn_dtype otherwise, kn_dtype *out)
 {
+    w = kb_word_dtype(w);
     if (w != 0 && (w < 0 || w >= KB_DTYPE_COUNT || !kb_dtype_valid((int)w)))
         return kb_fail(KN_E_DTYPE, "%lld is no dtype", (long long)w);
     *out = w ? (kn_dtype)w : otherwise;

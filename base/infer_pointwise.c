@@ -144,6 +144,14 @@ kn_status infer_to(kb_infer *in)
     return KN_OK;
 }
 
+kn_status infer_to_device(kb_infer *in)
+{
+    const kb_type *x = &in->in[0];
+    kr_fresh(in, x->dtype, x->rank, x->size);
+    in->math = x->dtype;
+    return KN_OK;
+}
+
 kn_status infer_masked_fill(kb_infer *in)
 {
     char a[KR_TEXT], b[KR_TEXT];

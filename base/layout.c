@@ -29,7 +29,7 @@ static int64_t count(int rank, const int64_t *sizes)
     return n;
 }
 
-kb_layout *kb_layout_new(kn_dtype d, int rank, const int64_t *sizes, const int64_t *strides)
+kb_layout *kb_layout_new_on(int device, kn_dtype d, int rank, const int64_t *sizes, const int64_t *strides)
 {
     char text[256];
     if (!kb_dtype_valid((int)d)) {
@@ -56,6 +56,7 @@ kb_layout *kb_layout_new(kn_dtype d, int rank, const int64_t *sizes, const int64
         return NULL;
     atomic_init(&l->count, 1);
     l->dtype = d;
+    l->device = (int8_t)device;
     l->rank = (int8_t)rank;
     l->numel = numel;
     int64_t dense[KB_MAX_RANK];
@@ -69,6 +70,9 @@ kb_layout *kb_layout_new(kn_dtype d, int rank, const int64_t *sizes, const int64
     return l;
 }
 
+kb_layout *kb_layout_new(kn_dtype d, int rank, const int64_t *sizes, const int64_t *strides) { return kb_layout_new_on(0, d, rank, sizes, strides); }
+kb_layout *kb_layout_on(int device, const kb_layout *l) { return kb_layout_new_on(device, l->dtype, l->rank, l->sizes, l->strides); }
+
 void kb_layout_release(const kb_layout *l)
 {
     kb_layout *m = (kb_layout *)l;
@@ -81,7 +85,7 @@ bool kb_layout_equal(const kb_layout *a, const kb_layout *b)
     if (a == b)
         return true;
     size_t bytes = (size_t)a->rank * sizeof a->sizes[0];
-    return a->dtype == b->dtype && a->rank == b->rank && memcmp(a->sizes, b->sizes, bytes) == 0 &&
+    return a->dtype == b->dtype && a->rank == b->rank && a->device == b->device && memcmp(a->sizes, b->sizes, bytes) == 0 &&
            memcmp(a->strides, b->strides, bytes) == 0;
 }
 

@@ -16,12 +16,15 @@ typedef struct kb_layout {
     kn_dtype dtype;
     int8_t rank;
     bool contiguous;                            /* row-major and dense */
+    int8_t device;                              /* base/device.h; 0: the CPU */
     int64_t numel;
     int64_t sizes[KB_MAX_RANK], strides[KB_MAX_RANK];
 } kb_layout;
 
-/* A fresh layout with count 1, or NULL after kb_fail (rank, negative size, element count past 2^62). strides NULL: row-major. */
+/* A fresh layout of the CPU with count 1, or NULL after kb_fail (rank, negative size, element count past 2^62). strides NULL: row-major. */
 kb_layout *kb_layout_new(kn_dtype d, int rank, const int64_t *sizes, const int64_t *strides);
+kb_layout *kb_layout_new_on(int device, kn_dtype d, int rank, const int64_t *sizes, const int64_t *strides);
+kb_layout *kb_layout_on(int device, const kb_layout *l);        /* the same elsewhere, strides included */
 static inline kb_layout *kb_layout_retain(const kb_layout *l)
 {
     kb_layout *m = (kb_layout *)l;

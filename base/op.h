@@ -41,7 +41,8 @@ enum {
     KB_F_DYNAMIC = 8,   /* the result's size depends on values: the last word is what kb_dynamic_count found */
     KB_F_COND = 16,     /* operand 0 is a condition: bool, outside promotion */
     KB_F_MASK1 = 32,    /* operand 1 is a mask: bool, outside promotion */
-    KB_F_CONTROL = 64   /* holds regions (base/control.h): words 2 and 3 say how many results there are and whether it checks values */
+    KB_F_CONTROL = 64,  /* holds regions (base/control.h): words 2 and 3 say how many results there are and whether it checks values */
+    KB_F_MOVES = 128    /* between devices: a compiled module runs it between two graphs */
 };
 
 typedef struct kb_arg {
@@ -88,6 +89,23 @@ static inline const int64_t *kb_word(const kb_opinfo *o, const int64_t *words, i
     return words;
 }
 
+/* A dtype word of an operator that makes a tensor of nothing says where, too. */
+#define KB_DTYPE_ON(dtype, device) ((int64_t)(dtype) | (int64_t)(device) << 8)
+static inline int64_t kb_word_dtype(int64_t w) { return w >= 0 ? w & 0xff : w; }
+static inline int kb_word_device(int64_t w) { return w >= 0 && w < 1 << 15 ? (int)(w >> 8) : 0; }
+static inline int kb_device_of_words(const kb_opinfo *o, const int64_t *words)
+{
+    if (o->cls != KB_SOURCE && o->cls != KB_RANDOM)
+        return 0;
+    for (int i = 0, k = 0; i < o->n_args; i++) {
+        if (kb_is_operand(&o->args[i]))
+            continue;
+        if (o->args[i].kind == 'd')
+            return kb_word_device(*kb_word(o, words, k));
+        k++;
+    }
+    return 0;
+}
 /* Results of a call. */
 static inline int kb_op_n_out(const kb_opinfo *o, const int64_t *words) { return o->flags & KB_F_CONTROL ? (int)words[2] : o->n_out; }
 /* Words that are sizes, starts or lengths: bit by word. */

@@ -3,7 +3,7 @@
  * Source and target that overlap without being the very same view: the source is copied first, so that the result is that of reading everything before
  * writing anything. A target whose elements share memory is refused.
  */
-#include "base/alloc.h"
+#include "base/device.h"
 #include "base/error.h"
 #include "base/kernel.h"
 
@@ -23,15 +23,16 @@ static bool overlaps_itself(const kb_layout *l)
     return false;
 }
 
-typedef struct held { void *data; size_t bytes; kb_layout *layout; } held;
+typedef struct held { void *data; size_t bytes; kb_layout *layout; int device; } held;
 
 /* in[k] becomes a row-major copy of itself. */
 static kn_status copy_operand(kb_buf *in, held *h)
 {
     const kb_layout *x = in->layout;
     h->bytes = (size_t)x->numel * kb_dtype_bytes(x->dtype);
-    h->layout = kb_layout_new(x->dtype, x->rank, x->sizes, NULL);
-    h->data = h->layout ? kb_data_alloc(h->bytes) : NULL;
+    h->device = x->device;
+    h->layout = kb_layout_new_on(x->device, x->dtype, x->rank, x->sizes, NULL);
+    h->data = h->layout ? kb_device_alloc(x->device, h->bytes) : NULL;
     if (!h->data)
         return kb_error_status();
     kb_buf target = {h->data, h->layout, false};
@@ -62,7 +63,7 @@ kn_status kb_run_write(kb_opcode op, kn_dtype math, int n_in, const kb_buf *in, 
     }
     for (int k = 0; k < n_in; k++) {
         if (h[k].data)
-            kb_data_free(h[k].data, h[k].bytes);
+            kb_device_free(h[k].device, h[k].data, h[k].bytes);
         kb_layout_release(h[k].layout);
     }
     return s;
@@ -70,7 +71,7 @@ kn_status kb_run_write(kb_opcode op, kn_dtype math, int n_in, const kb_buf *in, 
 
 kn_status kb_run_copy(const kb_buf *x, void *out)
 {
-    kb_layout *l = kb_layout_new(x->layout->dtype, x->layout->rank, x->layout->sizes, NULL);
+    kb_layout *l = kb_layout_new_on(x->layout->device, x->layout->dtype, x->layout->rank, x->layout->sizes, NULL);
     if (!l)
         return kb_error_status();
     kb_buf target = {out, l, false};

@@ -193,7 +193,8 @@ static void print_case(const bench_case *c, const work *w, samples *s, int64_t e
     fflush(stdout);
     json_object_update(j, json_pack("{s:f, s:f, s:i, s:i, s:i, s:I, s:I, s:I, s:b}", "speed_up", eager.median / fast.median, "compile_ms", (double)k.compile_us / 1e3,
                                     "kernels", cg.kernels, "kernels_compiled", cg.kernels_compiled, "eager_steps", cg.eager_steps, "eager_peak_bytes",
-                                    (json_int_t)eager_peak, "planned_peak_bytes", (json_int_t)planned_peak(w->fast), "compiled_peak_bytes", (json_int_t)fast_peak, "equal_bits", 1));
+                                    (json_int_t)eager_peak, "planned_peak_bytes", (json_int_t)planned_peak(w->fast), "compiled_peak_bytes",
+                                    (json_int_t)fast_peak, "equal_bits", 1));
     json_array_append_new(records, j);
 }
 

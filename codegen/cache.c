@@ -156,6 +156,17 @@ cg_cache_state cg_cache_state_get(void)
 }
 
 /* ---- keys -------------------------------------------------------------------------------------------------------------------------------------- */
+static bool finish_key(cg_cache_key *key)
+{
+    if (key->bytes.failed) {
+        kb_text_free(&key->bytes);
+        return false;
+    }
+    for (int i = 0; i < 2; i++)
+        key->hash[i] = hash(key->bytes.s, (size_t)key->bytes.n, 0x243f6a8885a308d3u + (uint64_t)i * 0x13198a2e03707344u);
+    return true;
+}
+
 bool cg_cache_key_of(const lp_kernel *k, cg_cache_key *key)
 {
     *key = (cg_cache_key){0};
@@ -167,13 +178,20 @@ bool cg_cache_key_of(const lp_kernel *k, cg_cache_key *key)
     if (!on)
         return false;
     cg_cache_put_kernel(&key->bytes, k);
-    if (key->bytes.failed) {
-        kb_text_free(&key->bytes);
+    return finish_key(key);
+}
+
+bool cg_cache_key_of_text(const char *maker, const char *text, cg_cache_key *key)
+{
+    *key = (cg_cache_key){.whole = true};
+    pthread_mutex_lock(&lock);
+    bool on = ready();
+    pthread_mutex_unlock(&lock);
+    if (!on)
         return false;
-    }
-    for (int i = 0; i < 2; i++)
-        key->hash[i] = hash(key->bytes.s, (size_t)key->bytes.n, 0x243f6a8885a308d3u + (uint64_t)i * 0x13198a2e03707344u);
-    return true;
+    kb_put(&key->bytes, "%s\n", maker);
+    kb_put_bytes(&key->bytes, text, strlen(text));
+    return finish_key(key);
 }
 
 void cg_cache_key_free(cg_cache_key *key) { kb_text_free(&key->bytes); }
@@ -236,7 +254,7 @@ static const char *object_in(const char *file, size_t n, const cg_cache_key *key
         || h.checksum != hash(file + 16, n - 16, 1))
         return NULL;
     const char *at = file + sizeof h;
-    if (h.key_bytes != (uint64_t)key->bytes.n || memcmp(at, key->bytes.s, h.key_bytes) != 0 || !stamp_holds(at + h.key_bytes, h.stamp_bytes))
+    if (h.key_bytes != (uint64_t)key->bytes.n || memcmp(at, key->bytes.s, h.key_bytes) != 0 || (key->whole ? h.stamp_bytes != 0 : !stamp_holds(at + h.key_bytes, h.stamp_bytes)))
         return NULL;
     *bytes = h.object_bytes;
     return at + h.key_bytes + h.stamp_bytes;
@@ -367,10 +385,10 @@ static bool write_file(int in, const char *name, const kb_text *t)
 
 void cg_cache_put(const cg_cache_key *key, const void *object, size_t bytes)
 {
-    char stamp[sizeof stamp_checked], name[NAME + 1];
+    char stamp[sizeof stamp_checked] = "", name[NAME + 1];
     head h = {.magic = MAGIC, .key_bytes = (uint32_t)key->bytes.n, .object_bytes = (uint32_t)bytes};
     kb_text t = {0};
-    if (!cg_backend_stamp(stamp, sizeof stamp) || bytes > MAX_FILE / 2 || key->bytes.n > MAX_FILE / 4)
+    if ((!key->whole && !cg_backend_stamp(stamp, sizeof stamp)) || bytes > MAX_FILE / 2 || key->bytes.n > MAX_FILE / 4)
         return;                 /* not the code generator that the key names, or one that can't be recognised */
     h.stamp_bytes = (uint32_t)strlen(stamp);
     kb_put_bytes(&t, &h, sizeof h);

@@ -322,8 +322,8 @@ static int16_t value_of(cg_cells *c, uint32_t node)
     switch ((cg_kind)c->f->node[node].kind) {
     case CG_POINT: case CG_WRITE: case CG_COPY: return pointwise(c, node);
     case CG_REDUCE: return reduction(c, node);
-    case CG_SOFTMAX: return softmax(c, node);
-    case CG_NORM: return layer_norm(c, node);
+    case CG_SOFTMAX: return convert(c, softmax(c, node), register_type(c->f->g->types[c->f->g->nodes[node].type].dtype));
+    case CG_NORM: return convert(c, layer_norm(c, node), register_type(c->f->g->types[c->f->g->nodes[node].type].dtype));
     case CG_CHANNEL_NORM: return channel_norm(c, node);
     case CG_SKIP: case CG_PRODUCT: case CG_EAGER: break;
     }

@@ -64,7 +64,9 @@ typedef struct cg_stats {
     int64_t cache_bytes;                        /* of the objects found */
 } cg_stats;
 
-typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */, text /* for cg_program_print */; } cg_options;
+typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */;
+    bool reduce_overhead /* a device's program becomes one captured graph */, text /* for cg_program_print */;
+} cg_options;
 
 /* Compiles g (borrowed). Outputs of the program are g's outputs, each fresh, contiguous storage of its own; an output that is a view or an input is refused:
  * callers output roots and rebuild views. NULL after kb_fail. */
@@ -74,7 +76,7 @@ cg_stats cg_program_stats(const cg_program *p);
 char *cg_program_print(const cg_program *p);    /* steps, kernels, arena, where options asked for text; kb_free it */
 
 /* Runs it. inputs[i]: first element of graph input i, laid out as its type says. scalars: 8-byte values. outputs[i] receives a block from
- * kb_data_alloc(cg_output_bytes(p, i)). All allocation happens before the first step that writes an input. On failure no output is left. Any number of
+ * kb_device_alloc(cg_program_device(p), cg_output_bytes(p, i)). All allocation happens before the first step that writes an input. On failure no output is left. Any number of
  * threads may run one program at once. */
 kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs);
 /* The same; *wrote becomes true before the first step that writes an input. A program that failed after that (a step's own scratch) must not be replaced by
@@ -83,5 +85,10 @@ kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source 
 /* By input: true where packed forms of it would be used: sources matter for these only. NULL: for none. */
 const bool *cg_program_packs(const cg_program *p);
 int64_t cg_output_bytes(const cg_program *p, int i);
+int cg_program_device(const cg_program *p);     /* where inputs and outputs are: kb_device_alloc's blocks */
+/* The device of all of the graph's tensors; -1 where there are several. */
+int cg_graph_device(const ir_graph *g);
+/* There is no code generator for the graph's device; records why. Opens the CPU's only where it is missing. */
+bool cg_has_no_backend(const ir_graph *g);
 
 #endif

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/pool.h"
 #include "base/profile.h"
-#include "codegen/internal.h"
+#include "codegen/device_internal.h"
 #include "codegen/object.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -224,6 +224,9 @@ void cg_shutdown(void)
 {
     if (!sweep_all())
         cg_backend_close();
+    kb_device_forget_ops();
+    if (cg_device_code_shutdown())
+        cg_device_backend_close();
     cg_cache_forget();
 }
 

@@ -4,7 +4,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/userop.h"
-#include "codegen/internal.h"
+#include "codegen/device_internal.h"
 #include <fenv.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +22,10 @@ void cg_program_free(cg_program *p)
 {
     if (!p)
         return;
+    if (p->device) {
+        cg_device_graph_free(p);
+        cg_device_program_fini(p);
+    }
     for (int i = 0; i < p->n_steps; i++)
         if (p->steps[i].entry)
             cg_kernel_release(p->steps[i].entry);
@@ -52,9 +56,9 @@ static void count(cg_program *p, const cg_facts *f)
             p->stats.largest_op_bytes = bytes;
     }
     for (int i = 0; i < p->n_steps; i++) {
-        p->stats.eager_steps += p->steps[i].eager;
+        p->stats.eager_steps += p->steps[i].eager && !p->steps[i].device;
         p->stats.products += (p->steps[i].product != NULL) + (p->steps[i].second != NULL);
-        p->stats.copies += p->steps[i].eager && p->steps[i].call.op == OP_clone;
+        p->stats.copies += p->steps[i].eager && !p->steps[i].device && p->steps[i].call.op == OP_clone;
     }
     for (int64_t i = 0; i < 2 * p->n_controls; i++) {
         const cg_stats *s = &cg_control_program(p->controls[i / 2], (int)(i % 2))->stats;
@@ -96,9 +100,9 @@ static void builder_fini(builder *b)
 }
 
 /* Groups and their kernels. A group that hits a limit which legality did not foresee (scratch rows, say) makes this fail: then smaller ones are tried. */
-static kn_status group_and_lower(builder *b, const ir_graph *g, bool all_eager, int max_nodes)
+static kn_status group_and_lower(builder *b, const ir_graph *g, int device, bool all_eager, int max_nodes)
 {
-    kn_status s = cg_facts_init(&b->f, g, all_eager);
+    kn_status s = cg_facts_init(&b->f, g, device, all_eager);
     b->f.max_nodes = max_nodes;
     if (s == KN_OK)
         s = cg_fuse(&b->f, &b->gs);
@@ -114,17 +118,20 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     static const int limits[] = {CG_MAX_NODES, 12, 3, 1};
     builder b = {0};
     kn_status s = KN_E_INTERNAL;
+    bool all_eager = p->device ? !cg_device_backend_get() : o && o->no_backend;
     p->want_text = dir || (o && o->text);
     for (int i = 0; i < 4 && s == KN_E_INTERNAL; i++) {
         builder_fini(&b);
-        s = group_and_lower(&b, g, o && o->no_backend, limits[i]);
+        s = group_and_lower(&b, g, p->device, all_eager, limits[i]);
     }
     if (s == KN_OK && dir)
         dump_kernels(dir, &b.gs, b.lowered);
     if (s == KN_OK)
         s = cg_plan(p, &b.f, &b.gs, b.lowered);
     if (s == KN_OK)
-        s = cg_make_code(p, b.lowered, dir);
+        s = p->device ? cg_device_make_code(p, b.lowered, dir) : cg_make_code(p, b.lowered, dir);
+    if (s == KN_OK && p->device && o && o->reduce_overhead)
+        p->graph = cg_device_graph_new(p);
     if (s == KN_OK) {
         count(p, &b.f);
         p->text = p->want_text ? cg_describe(p, &b.f) : NULL;
@@ -133,6 +140,30 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     }
     builder_fini(&b);
     return s;
+}
+
+int cg_graph_device(const ir_graph *g)
+{
+    int device = -2;
+    for (int64_t i = 0; i < g->n_nodes; i++) {
+        const kb_type *t = &g->types[g->nodes[i].type];
+        if (t->weak || device == t->device)
+            continue;
+        if (device != -2)
+            return -1;
+        device = t->device;
+    }
+    return device == -2 ? KB_CPU : device;
+}
+
+bool cg_has_no_backend(const ir_graph *g)
+{
+    if (cg_graph_device(g) != KB_CPU)
+        return !cg_device_backend_get();
+    if (!cg_backend_missing())
+        return false;
+    cg_backend_get();           /* says why */
+    return true;
 }
 
 /* The passes take their graph over, the caller keeps his. */
@@ -199,6 +230,14 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
         snprintf(own, sizeof own, "%s/%s", o->dump_dir, o->name ? o->name : "graph");
         dir = own;
     }
+    int device = best ? cg_graph_device(best) : KB_CPU;
+    if (p && device < 0) {
+        kb_fail(KN_E_UNSUPPORTED, "the graph makes values on more than one device");
+        cg_program_free(p);
+        p = NULL;
+    }
+    if (p)
+        p->device = device;
     if (p && dir) {
         char *text = ir_print(best);
         if (text)

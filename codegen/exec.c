@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/pool.h"
 #include "base/profile.h"
-#include "codegen/internal.h"
+#include "codegen/device_internal.h"
 #include <string.h>
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -256,6 +256,8 @@ static kn_status run_program(const cg_program *p, void *const *inputs, const kb_
     kn_status s = KN_OK;
     if (!kb_thread_get())
         return KN_E_MEMORY;
+    if (p->device)
+        return cg_device_run(p, inputs, scalars, outputs, false, wrote);
     if (n_bases > STACK_BASES && !(bases = kb_alloc((size_t)n_bases * sizeof *bases)))
         return kb_error_status();
     if (arena_bytes > STACK_ARENA && !(arena = kb_data_alloc(arena_bytes)))
@@ -308,3 +310,4 @@ kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalar
 
 const bool *cg_program_packs(const cg_program *p) { return p->packs; }
 int64_t cg_output_bytes(const cg_program *p, int i) { return p->output_bytes[i]; }
+int cg_program_device(const cg_program *p) { return p->device; }

@@ -8,6 +8,7 @@
  * tensors included. CG_PRODUCT is a call of the matrix product or of a convolution, prepared.
  */
 #include "base/body.h"
+#include "base/device.h"
 #include "base/error.h"
 #include "base/userop.h"
 #include "codegen/internal.h"
@@ -81,6 +82,8 @@ bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r)
 }
 
 /* ---- kinds ---------------------------------------------------------------------------------------------------------------------- */
+static bool is_half(kn_dtype d) { return d == KN_F16 || d == KN_BF16; }
+
 /* The reduced part when `dims` (a word list; empty or -1: all) is a run of trailing axes of x, else 0. */
 int64_t cg_trailing(const kb_type *x, const int64_t *list)
 {
@@ -97,7 +100,7 @@ int64_t cg_trailing(const kb_type *x, const int64_t *list)
     return mask ? 0 : inner;
 }
 
-static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
+static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, bool on_device, cg_fact *f)
 {
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
     kb_opcode op = (kb_opcode)n->op;
@@ -110,19 +113,19 @@ static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
     f->inner = cg_trailing(x, ir_words(g, n));
     f->numel = cg_numel(x);
     /* One row of a huge tensor: the eager kernel splits it among threads, a row here is one thread's. */
-    if (f->inner == 0 || (f->numel / f->inner < 4 && f->inner > 1 << 16))
+    if (f->inner == 0 || (!on_device && f->numel / f->inner < 4 && f->inner > 1 << 16))
         return CG_EAGER;
     f->cost = op == OP_logsumexp ? 40 : op == OP_var || op == OP_std ? 10 : 3;
     return CG_REDUCE;
 }
 
-static cg_kind composite_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
+static cg_kind composite_kind(const ir_graph *g, const ir_node *n, bool on_device, cg_fact *f)
 {
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
     const int64_t *w = ir_words(g, n);
     if (n->op != OP_softmax && n->op != OP_log_softmax && n->op != OP_layer_norm)
         return CG_EAGER;
-    if (!is_float(x->dtype) || g->types[n->type].dtype != x->dtype || x->rank == 0)
+    if (!(is_float(x->dtype) || (on_device && is_half(x->dtype))) || g->types[n->type].dtype != x->dtype || x->rank == 0 || !is_float(f->math))
         return CG_EAGER;
     f->numel = cg_numel(x);
     f->inner = 1;
@@ -276,14 +279,14 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
     if (f->all_eager || info->n_out > 1 || me->numel == 0)
         return CG_EAGER;
     cg_recipe r;
-    if (is_product(g, n, me) || is_convolution(g, n, me))
+    if (is_product(g, n, me) || (!f->device && is_convolution(g, n, me)))      /* a device has kernels of its own for these */
         return CG_PRODUCT;
     if (copies)
         return me->cost = 1, CG_COPY;
     if (info->cls == KB_REDUCTION || info->cls == KB_COMPOSITE) {
         if (cg_numel(ir_type(g, ir_in(g, n, 0))) == 0)
             return CG_EAGER;
-        return info->cls == KB_REDUCTION ? reduction_kind(g, n, me) : composite_kind(g, n, me);
+        return info->cls == KB_REDUCTION ? reduction_kind(g, n, f->device != KB_CPU, me) : composite_kind(g, n, f->device != KB_CPU, me);
     }
     if (n->op == OP_custom)
         return custom_kind(g, n, me);
@@ -404,9 +407,9 @@ static void note_readers(cg_facts *f)
         f->output[g->nodes[g->outputs[o].i - 1].root] = 1;
 }
 
-kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager)
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager)
 {
-    *f = (cg_facts){.g = g, .all_eager = all_eager, .max_nodes = CG_MAX_NODES};
+    *f = (cg_facts){.g = g, .device = device, .all_eager = all_eager, .max_nodes = CG_MAX_NODES};
     size_t n = (size_t)g->n_nodes + 1;
     f->node = kb_calloc(n, sizeof *f->node);
     size_t operands = (size_t)g->n_operands + 1;

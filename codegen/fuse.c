@@ -397,8 +397,10 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs)
         merge_chains(f, gs, &w);
         merge_siblings(f, gs, &w, last);
         attach_products(f, gs, &w);
-        attach_seconds(f, gs, &w);
-        attach_sinks(f, gs);
+        if (!f->device) {       /* rows of a device's product are nobody's cache to be met in, and its kernels write row-major */
+            attach_seconds(f, gs, &w);
+            attach_sinks(f, gs);
+        }
     }
     kb_free(last);
     kb_free(w.stack);

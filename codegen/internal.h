@@ -53,10 +53,11 @@ typedef struct cg_facts {
     int32_t *reader;            /* by operand: its node */
     uint8_t *output;            /* by node: an output lives in its storage */
     bool all_eager;
+    int device;                 /* where its values are */
     int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
 } cg_facts;
 
-kn_status cg_facts_init(cg_facts *f, const ir_graph *g, bool all_eager);
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager);
 void cg_facts_fini(cg_facts *f);
 kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type *types);  /* types: KB_MAX_IN of them */
 static inline bool cg_is_weak(const ir_graph *g, ir_ref r) { uint16_t op = ir_get(g, r)->op; return op == IR_SCALAR || op == IR_CONST; }
@@ -164,9 +165,12 @@ typedef struct cg_product {
     kb_conv conv;               /* likewise */
     cg_place a, b, c, bias;     /* bias: CG_SLOT_NULL where there is none */
     bool whole_rows;            /* the kernel that follows takes them so */
+    bool dies;                  /* nobody but the kernel of this step reads c */
     int32_t source;             /* the input that holds b and that the program doesn't write; -1 */
 } cg_product;
 
+typedef struct cg_device_step cg_device_step;       /* device_internal.h */
+typedef struct cg_device_graph cg_device_graph;     /* device_graph.c */
 typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; code.c */
 
 /* The regions of a control operator as programs (control.c) */
@@ -182,12 +186,13 @@ kn_status cg_run_into(const cg_program *p, void *const *inputs, const kb_source 
 
 /* An eager call, a product, a kernel, or a product with a kernel on its rows */
 typedef struct cg_step {
-    bool eager;
+    bool eager;                 /* an operator as a whole: its eager kernel, or on a device its own code where `device` is set */
     const cg_product *product, *second;
     bool apart;                 /* of two products: the kernel between them reads the first's rows after it has stored some of the second's */
     const cg_control *control;                  /* of an eager call that chooses between programs */
     bool writes_input;          /* storage older than the run */
     /* a kernel, where k is set */
+    cg_device_step *device;     /* code of a device's program; NULL: of the CPU's, or an eager call */
     lp_fn fn;                   /* NULL: interpreted */
     cg_kernel_entry *entry;
     const lp_kernel *k;         /* interpreted: its own; else the one that was compiled, which may have other sizes */
@@ -219,6 +224,11 @@ struct cg_program {
     int n_steps, n_inputs, n_outputs, n_scalars;
     int64_t *output_bytes;
     int64_t arena_bytes, scratch_bytes /* a worker */;
+    int device;                 /* everything is there but constants and scalars */
+    int64_t scratch_rows;       /* of a device: workers at most */
+    int64_t *input_bytes;       /* of a device: what each input's view spans */
+    cg_device_graph *graph;     /* .reduce_overhead on a device; NULL: run step by step */
+    int64_t check_at;           /* of a device: where in the arena operators say that a value was out of range */
     double *consts;
     bool *packs;                /* by input; NULL: nowhere */
     cg_control **controls;      int64_t n_controls, cap_controls;

@@ -485,7 +485,7 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 /* The input that a product's B is, all of the time: a weight. -1 where it is none, or the graph writes it, or it has a form for each item of a batch. */
 static int32_t weight_of(const planner *pl, const cg_product *r, ir_ref b, cg_place at)
 {
-    if (!is_input(pl->p, at) || (!r->is_conv && r->gemm.n < 2))
+    if (pl->p->device || !is_input(pl->p, at) || (!r->is_conv && r->gemm.n < 2))
         return -1;
     for (int d = 0; d < r->gemm.batch_rank; d++)
         if (r->gemm.b_batch[d])
@@ -513,6 +513,8 @@ static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
     r->a = st->places[a];
     r->b = st->places[a + 1];
     r->c = st->places[c.n_in];
+    const life *own = &pl->lives[pl->f->node[node].home];
+    r->dies = own->first == own->last && !pl->f->output[pl->f->node[node].home];
     r->bias = bias < c.n_in && c.op != OP_matmul && c.op != OP_bmm ? st->places[bias] : (cg_place){CG_SLOT_NULL, 0};
     r->source = weight_of(pl, r, ir_in(g, &g->nodes[node], a + 1), r->b);
     if (r->source >= 0 && !p->packs && !(p->packs = kb_arena_alloc(&p->arena, (size_t)p->n_inputs * sizeof *p->packs)))
@@ -583,6 +585,15 @@ static kn_status make_steps(planner *pl)
     return KN_OK;
 }
 
+/* Bytes from the first to past the last element. */
+static int64_t span_of(const kb_type *t)
+{
+    int64_t last = 0;
+    for (int d = 0; d < t->rank; d++)
+        last += (t->size[d].v - 1) * t->stride[d].v;
+    return cg_numel(t) ? (last + 1) * (int64_t)kb_dtype_bytes(t->dtype) : 0;
+}
+
 kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered)
 {
     const ir_graph *g = f->g;
@@ -592,10 +603,13 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     p->n_scalars = (int)g->n_scalars;
     p->output_bytes = kb_arena_alloc(&p->arena, (size_t)(g->n_outputs + 1) * sizeof *p->output_bytes);
     p->consts = kb_arena_alloc(&p->arena, (size_t)(g->n_consts + 1) * sizeof *p->consts);
+    p->input_bytes = kb_arena_alloc(&p->arena, (size_t)(g->n_inputs + 1) * sizeof *p->input_bytes);
     pl.lives = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.lives);
     pl.live = kb_calloc((size_t)g->n_nodes + (size_t)gs->n_order + 1, sizeof *pl.live);
     pl.written = kb_calloc((size_t)g->n_nodes + 1, 1);
-    kn_status s = p->output_bytes && p->consts && pl.lives && pl.live && pl.written ? KN_OK : kb_error_status();
+    for (int64_t i = 0; p->input_bytes && i < g->n_inputs; i++)
+        p->input_bytes[i] = span_of(ir_type(g, g->inputs[i]));
+    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live && pl.written ? KN_OK : kb_error_status();
     if (s == KN_OK) {
         pl.born = pl.live + g->n_nodes;
         if (g->n_consts)

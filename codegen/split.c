@@ -35,12 +35,13 @@ static ir_ref split(ir_graph *to, const ir_graph *g, uint32_t node, int64_t row,
     const kb_type *t = &g->types[n->type];
     kb_opcode op = (kb_opcode)n->op;
     int64_t rows = cg_numel(ir_type(g, ir_in(g, n, 0))) / row, chunks = row / CHUNK;
-    bool folds = op == OP_amax || op == OP_amin;
+    /* a device's reductions have an order of their own: two kernels, without atomics */
+    bool folds = op == OP_amax || op == OP_amin || ir_type(g, ir_in(g, n, 0))->device;
     ir_set_prov(to, g->provs[n->prov].path, g->provs[n->prov].site);
     ir_ref y = emit_one(to, OP_reshape, x, 4, (int64_t[]){3, rows, chunks, CHUNK});
     y = emit_one(to, op == OP_mean ? OP_sum : op, y, 3, (int64_t[]){1, 2, 0});
     if (folds) {
-        y = emit_one(to, op, y, 3, (int64_t[]){1, 1, 0});
+        y = emit_one(to, op == OP_mean ? OP_sum : op, y, 3, (int64_t[]){1, 1, 0});
     } else {
         y = emit_one(to, OP_cumsum, y, 1, (int64_t[]){1});
         y = emit_one(to, OP_narrow, y, 3, (int64_t[]){1, chunks - 1, 1});

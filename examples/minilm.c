@@ -2,7 +2,8 @@
  * 384 numbers, eagerly and compiled, held against what PyTorch gave on the same weights. Field names are those of the model's own
  * state dict, so that kn_load_state reads its file as it is. Ends with 1 when anything isn't as it should be.
  *
- *     minilm MODEL-FOLDER [DATA-FOLDER]       where model.safetensors and vocab.txt are; where the sentences and expected values are ("data")
+ *     minilm MODEL-FOLDER [DATA-FOLDER [cuda]]    where model.safetensors and vocab.txt are; where the sentences and expected values are ("data");
+ *                                                 cuda: on the first CUDA device
  */
 #define _POSIX_C_SOURCE 200809L
 #include "wordpiece.h"
@@ -212,6 +213,8 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
+static kn_device device;                                /* where the model is */
+
 /* All sentences in one padded batch: the shortest of the passes in milliseconds, or -1 after a failure. */
 static double embed(kn_module *m, const Batch *b, float (*out)[DIM])
 {
@@ -226,6 +229,8 @@ static double embed(kn_module *m, const Batch *b, float (*out)[DIM])
             flat_mask[i * b->longest + t] = t < b->n[i];
         }
     kn_tensor *x = kn_from_data(KN_I64, KN_SHAPE(SENTENCES, b->longest), ids), *used = kn_from_data(KN_F32, KN_SHAPE(SENTENCES, b->longest), mask);
+    x = kn_to(x, device);
+    used = kn_to(used, device);
     for (int pass = 0; pass < PASSES; pass++) {
         KN_SCOPE;
         double start = now_ms();
@@ -294,6 +299,8 @@ int main(int argc, char **argv)
     Vocabulary v = {0};
     char path[4096];
     const char *folder = argc > 1 ? argv[1] : ".", *data = argc > 2 ? argv[2] : "data";
+    if (argc > 3 && strcmp(argv[3], "cuda") == 0)
+        device = KN_CUDA(0);
     snprintf(path, sizeof path, "%s/vocab.txt", folder);
     if (!wp_open(&v, path) || !read_sentences(&b, data, &v) || !read_expected(&b, data)) {
         fprintf(stderr, "minilm: %s, or the sentences or expected values in %s, can't be read. %s\n", path, data, kn_last_error());
@@ -305,6 +312,9 @@ int main(int argc, char **argv)
     kn_status s = kn_load_state(m, path);
     if (s == KN_OK) {
         kn_eval(m);
+        s = kn_module_to(m, device);
+    }
+    if (s == KN_OK) {
         s = run(m, fast, &b) ? KN_OK : KN_E_STATE;
     }
     if (s != KN_OK) {

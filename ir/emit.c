@@ -14,6 +14,7 @@ static kn_status check_word(const kb_arg *a, int64_t w)
     case 'b':
         return w == 0 || w == 1 ? KN_OK : kb_fail(KN_E_VALUE, "%s must be true or false", a->name);
     case 'd':
+        w = kb_word_device(w) < KB_MAX_DEVICES ? kb_word_dtype(w) : -1;
         return w == 0 || (w > 0 && w < KB_DTYPE_COUNT && kb_dtype_valid((int)w)) ? KN_OK
                                                                                 : kb_fail(KN_E_DTYPE, "%s is no dtype", a->name);
     case 'e':

@@ -71,7 +71,7 @@ static bool dims_equal(int n, const kb_dim *a, const kb_dim *b)
 
 bool ir_type_equal(const kb_type *a, const kb_type *b)
 {
-    return a->dtype == b->dtype && a->rank == b->rank && a->weak == b->weak && dims_equal(a->rank, a->size, b->size) &&
+    return a->dtype == b->dtype && a->rank == b->rank && a->weak == b->weak && a->device == b->device && dims_equal(a->rank, a->size, b->size) &&
            dims_equal(a->rank, a->stride, b->stride);
 }
 
@@ -80,7 +80,7 @@ uint32_t ir_intern_type(ir_graph *g, const kb_type *t)
     for (int64_t i = g->n_types - 1; i >= 0; i--)         /* neighbours look alike: newest first */
         if (ir_type_equal(&g->types[i], t))
             return (uint32_t)i;
-    kb_type clean = {.dtype = t->dtype, .rank = t->rank, .weak = t->weak};
+    kb_type clean = {.dtype = t->dtype, .rank = t->rank, .weak = t->weak, .device = t->device};
     for (int i = 0; i < t->rank; i++) {
         clean.size[i] = t->size[i];
         clean.stride[i] = t->stride[i];

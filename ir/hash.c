@@ -11,7 +11,7 @@ static uint64_t mix(uint64_t h, uint64_t v)
 
 static uint64_t mix_type(uint64_t h, const kb_type *t)
 {
-    h = mix(h, (uint64_t)t->dtype | (uint64_t)t->rank << 8 | (uint64_t)t->weak << 16);
+    h = mix(h, (uint64_t)t->dtype | (uint64_t)t->rank << 8 | (uint64_t)t->weak << 16 | (uint64_t)t->device << 24);
     for (int i = 0; i < t->rank; i++) {
         h = mix(mix(h, (uint64_t)t->size[i].v), t->size[i].sym);
         h = mix(mix(h, (uint64_t)t->stride[i].v), t->stride[i].sym);

@@ -1,6 +1,7 @@
 /* internal.h: what the files of ir/ share and nobody else sees. */
 #ifndef IR_INTERNAL_H
 #define IR_INTERNAL_H
+#include "base/device.h"
 #include "base/error.h"
 #include "ir/ir.h"
 

@@ -14,7 +14,7 @@
  * Parsing emits raw: nothing is folded nor united, so that text gives the graph it shows.
  *
  * TEXT, one grammar for dumps, tests and bug reports:
- *   graph (%0: f32[8, 4], %1: f32[2, 4], %2: scalar f64) {          ; inputs (alias class after @: `f32[8] @1`; strides: f32[8, 4]{1, 8}) and scalars
+ *   graph (%0: f32[8, 4], %1: f32[2, 4], %2: scalar f64) {          ; inputs (alias class after @: `f32[8] @1`; strides: f32[8, 4]{1, 8}; device: f32[8] on cuda:0)
  *     %3 = linear(%0, %1, _) : f32[8, 2]                            ; `_` an operand left out
  *     %4 = softmax(%3) dim=-1 : f32[8, 2]    ; blocks.0  model.c:41
  *     %5, %6 = max(%4) dim=1 : f32[8], i64[8]

@@ -248,6 +248,31 @@ static bool int_list(parser *s, char open, char close, int most, int64_t *v, int
     return need(s, close);
 }
 
+static bool device_name(parser *s, int8_t *d)
+{
+    const char *at = s->p;
+    int n = 0;
+    while ((at[n] >= 'a' && at[n] <= 'z') || (at[n] >= '0' && at[n] <= '9') || at[n] == ':')
+        n++;
+    int v = kb_device_parse(at, (size_t)n);
+    if (v < 0)
+        return fail_at(s, at, "a device is cpu or cuda:0, cuda:1 …");
+    *d = (int8_t)v;
+    s->p += n;
+    return true;
+}
+
+/* "on cuda:0", or nothing: the CPU */
+static bool device(parser *s, int8_t *d)
+{
+    *d = KB_CPU;
+    blanks(s);
+    if (s->p[0] != 'o' || s->p[1] != 'n' || s->p[2] != ' ')
+        return true;
+    s->p += 3;
+    return device_name(s, d);
+}
+
 static bool tensor_type(parser *s, kb_type *t)
 {
     int64_t sizes[KB_MAX_RANK], strides[KB_MAX_RANK];
@@ -276,6 +301,8 @@ static bool tensor_type(parser *s, kb_type *t)
             return fail_at(s, at, "strides must be %d numbers, at least 0, that address can be computed with", rank);
     }
     t->rank = (int8_t)rank;
+    if (!device(s, &t->device))
+        return false;
     for (int i = 0; i < rank; i++) {
         t->size[i] = kd_const(sizes[i]);
         t->stride[i] = kd_const(strides[i]);
@@ -404,9 +431,17 @@ static bool word_value(parser *s, const kb_arg *a, int64_t *words, int *n)
         words[0] = s->p[-2] == 'u';
         return true;
     case 'd':
-        if (!dtype(s, &d))
+        d = 0;
+        if (!take_word(s, "none") && !dtype(s, &d))
             return false;
         words[0] = d;
+        if (*s->p == '@') {     /* f32@cuda:0 */
+            int8_t where;
+            s->p++;
+            if (!device_name(s, &where))
+                return false;
+            words[0] = KB_DTYPE_ON(d, where);
+        }
         return true;
     case 'e':
         for (words[0] = 0; words[0] < 6 && a->words[words[0]]; words[0]++)

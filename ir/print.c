@@ -54,6 +54,9 @@ void ir_text_type(ir_text *t, const kb_type *type)
     dims(t, '[', type->rank, type->size, ']');
     if (!dense)
         dims(t, '{', type->rank, type->stride, '}');
+    char name[24];
+    if (type->device)
+        ir_textf(t, " on %s", kb_device_text(name, sizeof name, type->device));
 }
 
 /* The shortest decimal that reads back as v, and always as a double. */
@@ -106,6 +109,7 @@ static bool is_default(const kb_arg *a, const int64_t *w)
 
 static void text_word(ir_text *t, const kb_arg *a, const int64_t *w)
 {
+    char name[24];
     ir_textf(t, " %s=", a->name);
     switch (a->kind) {
     case 'I':
@@ -116,7 +120,11 @@ static void text_word(ir_text *t, const kb_arg *a, const int64_t *w)
         ir_textf(t, w[0] < 0 ? "" : "]");
         break;
     case 'b': ir_textf(t, "%s", w[0] ? "true" : "false"); break;
-    case 'd': ir_textf(t, "%s", kb_dtypes[w[0]].name); break;
+    case 'd':
+        ir_textf(t, "%s", kb_word_dtype(w[0]) ? kb_dtypes[kb_word_dtype(w[0])].name : "none");
+        if (kb_word_device(w[0]))
+            ir_textf(t, "@%s", kb_device_text(name, sizeof name, kb_word_device(w[0])));
+        break;
     case 'e': ir_textf(t, "%s", a->words[w[0]]); break;
     default: ir_textf(t, "%lld", (long long)w[0]); break;
     }

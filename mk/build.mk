@@ -93,22 +93,27 @@ ISA_avx512   := $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512c
 ISAS         := baseline avx2 avx512
 
 # ---- sources ----------------------------------------------------------------------------------------------------------------------
-LIB_SRC     := $(wildcard base/*.c ir/*.c runtime/*.c runtime/kernels/*.c runtime/nn/*.c codegen/*.c codegen/nvrtc/*.c tracer/*.c)
+LIB_SRC     := $(wildcard base/*.c ir/*.c runtime/*.c runtime/kernels/*.c runtime/nn/*.c codegen/*.c tracer/*.c)
 ISA_SRC     := $(wildcard runtime/kernels/isa/*.c)
 BACKEND_SRC := $(wildcard codegen/llvm/*.c)
+DEVICE_SRC  := $(wildcard codegen/nvrtc/*.c)
 GENERATED   := $(if $(and $(wildcard tools/gen_ops.c),$(wildcard base/op.c)),build/gen/ops_face.c)
 PKG_CFLAGS  += $(if $(GENERATED),,-DKN_NO_OPS)
 GEN_HEADERS := $(if $(GENERATED),build/include/kiln/ops.h) build/gen/config.h
 
 LIB_OBJ     := $(strip $(LIB_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(ISA_SRC:%.c=$O/%.$i.o)) $(GENERATED:build/%.c=$O/%.o))
 BACKEND_OBJ := $(BACKEND_SRC:%.c=$O/%.o)
+DEVICE_OBJ  := $(DEVICE_SRC:%.c=$O/%.o)
+
+# Our own declarations of CUDA's functions, compared with the toolkit's where its headers are
+CUDA_HEADERS := $(firstword $(wildcard $(addsuffix /include/cuda.h,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda)))
 
 # tests/test_*.c and tests/complaints/: one Criterion program. fuzz_*: a program each. Any other file there that has a main (plain_*, by custom): a program that
 # `make test` runs; *_sweep, run by itself, samples what `make exhaustive` has it do in full. The rest, tests/support/ and tests/isa/
 # (compiled like the kernels, once per instruction set) are shared by all of them.
 TEST_SRC    := $(wildcard tests/test_*.c tests/*/test_*.c tests/complaints/*.c)
 FUZZ_SRC    := $(wildcard tests/fuzz_*.c)
-OTHER_SRC   := $(filter-out $(TEST_SRC) $(FUZZ_SRC),$(wildcard tests/*.c))
+OTHER_SRC   := $(filter-out $(TEST_SRC) $(FUZZ_SRC) tests/cuda_headers.c,$(wildcard tests/*.c))
 PLAIN_SRC   := $(sort $(if $(OTHER_SRC),$(shell grep -lw '^int main' $(OTHER_SRC))))
 SUPPORT_SRC := $(filter-out $(PLAIN_SRC),$(OTHER_SRC)) $(wildcard tests/support/*.c)
 TISA_SRC    := $(wildcard tests/isa/*.c)
@@ -122,7 +127,7 @@ TOOL_SRC    := $(filter-out tools/gen_%.c,$(wildcard tools/*.c))
 
 SHARED  := $(if $(LIB_OBJ),$B/libkiln.so)
 STATIC  := $B/libkiln.a
-BACKEND := $(if $(BACKEND_SRC),$B/kiln-llvm.so)
+BACKEND := $(if $(BACKEND_SRC),$B/kiln-llvm.so) $(if $(DEVICE_SRC),$B/kiln-nvrtc.so)
 TOOLS   := $(TOOL_SRC:tools/%.c=$B/%)
 
 .PHONY: all lib backend tests thread-tests benches fuzzers exhaustives examples install FORCE
@@ -147,7 +152,7 @@ examples: $(EXAMPLE_SRC:%.c=$B/%)
 FORCE:
 
 # ---- progress: "CC [3/78] base/alloc.c"; the counter covers objects that weren't there when make started --------------------------------
-MISSING := $(filter-out $(wildcard $(LIB_OBJ) $(BACKEND_OBJ)),$(LIB_OBJ) $(BACKEND_OBJ))
+MISSING := $(filter-out $(wildcard $(LIB_OBJ) $(BACKEND_OBJ) $(DEVICE_OBJ)),$(LIB_OBJ) $(BACKEND_OBJ) $(DEVICE_OBJ))
 counter  = $(if $(filter $@,$(MISSING)),$(eval DONE += x)[$(words $(DONE))/$(words $(MISSING))] )
 say      = @printf '%-5s %s\n' '$1' '$(counter)$2'
 folder   = @mkdir -p $(@D)
@@ -186,7 +191,7 @@ $O/flags: FORCE
 
 # What is linked of which files: when one comes or goes, everything is linked anew, or a stale archive would keep what it held
 $O/members: FORCE
-	$(shell mkdir -p $(@D))$(file >$@.new,$(LIB_OBJ) $(BACKEND_OBJ) $(TEST_SRC) $(SUPPORT_OBJ) $(BSUP_SRC))
+	$(shell mkdir -p $(@D))$(file >$@.new,$(LIB_OBJ) $(BACKEND_OBJ) $(DEVICE_OBJ) $(TEST_SRC) $(SUPPORT_OBJ) $(BSUP_SRC))
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 # ---- objects ----------------------------------------------------------------------------------------------------------------------
@@ -250,6 +255,12 @@ $B/kiln-llvm.so: $(BACKEND_OBJ) tools/kiln-llvm.map $O/members
 	$Q$(LINK) -shared -Wl,--version-script=tools/kiln-llvm.map -Wl,-z,defs -Wl,--build-id=sha1 \
 	    $(BACKEND_OBJ) $(LLVM_LIBS) -lm -o $@
 
+# Compiles for CUDA devices; NVRTC is opened at run time, so nothing of a toolkit is needed here
+$B/kiln-nvrtc.so: $(DEVICE_OBJ) tools/kiln-nvrtc.map $O/members
+	$(folder)
+	$(call say,LINK,$@)
+	$Q$(LINK) -shared -Wl,--version-script=tools/kiln-nvrtc.map -Wl,-z,defs -Wl,--build-id=sha1 $(DEVICE_OBJ) -lm -ldl -o $@
+
 # ---- programs ---------------------------------------------------------------------------------------------------------------------
 # Inside programs link the archive, where internal names are visible; -rdynamic lets dladdr name their functions
 program = $Q$(LINK) -rdynamic $(filter %.o,$^) $(filter-out %/libkiln.a,$(filter %.a,$^)) $(STATIC) $1 $(PKG_LIBS) -ldl -o $@
@@ -286,6 +297,13 @@ $B/bench/%: $O/bench/%.o $(NO_CACHE) $B/bench/libsupport.a $(STATIC)
 	$(call say,LINK,$@)
 	$(call program,$(BLAS_LIBS))
 
+# Compiled, never linked: prototypes and constants are compared by the compiler
+.PHONY: cuda-headers
+cuda-headers: $(if $(CUDA_HEADERS),$O/tests/cuda_headers.o)
+	$(if $(CUDA_HEADERS),@:,@echo "cuda_headers: SKIPPED: the CUDA toolkit's headers are not here (CUDA_HOME says where they are)")
+tests: cuda-headers
+$O/tests/cuda_headers.o: PROGRAM_CFLAGS += -isystem $(dir $(CUDA_HEADERS))
+
 # The header from C++, against the shared library; a Criterion test runs it
 $(CXX_SRC:%.cc=$B/%): $B/%: %.cc $(SHARED) $O/flags | $(GEN_HEADERS)
 	@mkdir -p $(@D) $O/tests
@@ -320,8 +338,9 @@ install: all
 print-prefix:
 	@echo '$(PREFIX)'
 list-sources:
-	@printf '%s\n' $(LIB_SRC:%='library %') $(ISA_SRC:%='isa %') $(TISA_SRC:%='isa %') $(BACKEND_SRC:%='backend %') $(GENERATED:%='library %') \
+	@printf '%s\n' $(LIB_SRC:%='library %') $(ISA_SRC:%='isa %') $(TISA_SRC:%='isa %') $(BACKEND_SRC:%='backend %') $(DEVICE_SRC:%='library %') $(GENERATED:%='library %') \
 	    $(foreach s,$(TEST_SRC) $(PLAIN_SRC) $(FUZZ_SRC) $(SUPPORT_SRC) $(TOOL_SRC),'program $s') \
+	    $(SIM_SRC:%='program %') \
 	    $(foreach s,$(BENCH_SRC) $(BSUP_SRC),'bench $s') \
 	    $(EXAMPLE_SRC:%='example %')
 print-flags:
@@ -331,6 +350,8 @@ print-flags:
 	@echo 'program $(PROGRAM_CFLAGS)'
 	@echo 'bench $(PROGRAM_CFLAGS) $(BLAS_CFLAGS)'
 	@echo 'example $(EXAMPLE_CFLAGS)'
+
+include mk/cuda.mk
 
 # Kept between runs, and never mistaken for leftovers
 .SECONDARY:

@@ -202,13 +202,32 @@ kn_tensor *(kn_full_like)(kn_tensor *x, kn_value v, const char *site)
 {
     if (rt_failed(x))
         return x ? x : rt_error_tensorf(KN_E_VALUE, "full_like", site, "operand x is missing");
-    return (kn_full)(kn_tensor_dtype(x), kn_tensor_shape(x), v, site);
+    int here = rt_default_device(x->layout->device);
+    kn_tensor *t = (kn_full)(kn_tensor_dtype(x), kn_tensor_shape(x), v, site);
+    rt_default_device(here);
+    return t;
 }
 
 kn_tensor *(kn_zeros_like)(kn_tensor *x, const char *site) { return (kn_full_like)(x, kn_value_int(0), site); }
 kn_tensor *(kn_ones_like)(kn_tensor *x, const char *site) { return (kn_full_like)(x, kn_value_int(1), site); }
-kn_tensor *(kn_rand_like)(kn_tensor *x, const char *site) { return rt_failed(x) ? (kn_zeros_like)(x, site) : (kn_rand)(kn_tensor_dtype(x), kn_tensor_shape(x), site); }
-kn_tensor *(kn_randn_like)(kn_tensor *x, const char *site) { return rt_failed(x) ? (kn_zeros_like)(x, site) : (kn_randn)(kn_tensor_dtype(x), kn_tensor_shape(x), site); }
+kn_tensor *(kn_rand_like)(kn_tensor *x, const char *site)
+{
+    if (rt_failed(x))
+        return (kn_zeros_like)(x, site);
+    int here = rt_default_device(x->layout->device);
+    kn_tensor *t = (kn_rand)(kn_tensor_dtype(x), kn_tensor_shape(x), site);
+    rt_default_device(here);
+    return t;
+}
+kn_tensor *(kn_randn_like)(kn_tensor *x, const char *site)
+{
+    if (rt_failed(x))
+        return (kn_zeros_like)(x, site);
+    int here = rt_default_device(x->layout->device);
+    kn_tensor *t = (kn_randn)(kn_tensor_dtype(x), kn_tensor_shape(x), site);
+    rt_default_device(here);
+    return t;
+}
 
 kn_tensor *(kn_eye)(int64_t n, int64_t m, kn_dtype d, const char *site)
 {

@@ -478,7 +478,7 @@ static builder *builder_new(rt_ctx *ctx, kb_opcode op, const char *name, void (*
         const kb_layout *l = given[i]->layout;  /* a loop's values are made by its body from the second trip on: row-major */
         b->tensors[i] = given[i];
         b->n_given = b->n_tensors = (int)i + 1;
-        c->tensors[i] = op == OP_cond || l->contiguous ? kb_layout_retain(l) : kb_layout_new(l->dtype, l->rank, l->sizes, NULL);
+        c->tensors[i] = op == OP_cond || l->contiguous ? kb_layout_retain(l) : kb_layout_new_on(l->device, l->dtype, l->rank, l->sizes, NULL);
         if (!c->tensors[i]) {
             builder_free(b);
             return NULL;
@@ -635,7 +635,7 @@ static kb_control *finished(builder *b)
         return NULL;
     int n = layouts_of(b, 1, l);
     for (int i = 0; i < n; i++) {
-        c->out[i] = kb_layout_new(l[i]->dtype, l[i]->rank, l[i]->sizes, NULL);
+        c->out[i] = kb_layout_new_on(l[i]->device, l[i]->dtype, l[i]->rank, l[i]->sizes, NULL);
         if (!c->out[i])
             return NULL;
         c->n_out++;

@@ -19,7 +19,7 @@ static kb_layout *layout_of(kn_dtype d, kn_shape s)
 static kn_tensor *uninitialised(kn_dtype d, kn_shape s, const char *op, const char *site)
 {
     kb_layout *l = layout_of(d, s);
-    rt_storage *st = l ? rt_storage_new(l->numel * (int64_t)kb_dtype_bytes(d)) : NULL;
+    rt_storage *st = l ? rt_storage_new(KB_CPU, l->numel * (int64_t)kb_dtype_bytes(d)) : NULL;
     if (!st) {
         kb_layout_release(l);
         return rt_face_failed(op, site);
@@ -52,7 +52,7 @@ kn_tensor *(kn_from_borrowed)(kn_dtype d, kn_shape s, void *data, void (*free_da
         kb_layout_release(l);
         return rt_face_failed("from_borrowed", site);
     }
-    rt_storage *counted = rt_storage_new(0);    /* for its uid */
+    rt_storage *counted = rt_storage_new(KB_CPU, 0);    /* for its uid */
     if (!counted) {
         kb_layout_release(l);
         kb_free(st);
@@ -73,7 +73,7 @@ kn_tensor *(kn_full)(kn_dtype d, kn_shape s, kn_value fill, const char *site)
 {
     int64_t words[2 + 2 * KN_MAX_RANK];
     int n = rt_put_list(words, s, false);
-    words[n++] = d;
+    words[n++] = rt_dtype_here(d);
     return rt_dispatch1(&(rt_op){OP_full, 1, n, &fill, words, site});
 }
 
@@ -104,6 +104,7 @@ kn_tensor *(kn_arange_from)(kn_value start, kn_value end, kn_value step, kn_dtyp
         return rt_error_tensorf(KN_E_VALUE, "arange", site, "from %g to %g by %g is no range", number(&start), number(&end), number(&step));
     if (!d && end.kind == KN_KIND_DOUBLE)
         words[1] = KN_F32;
+    words[1] = rt_dtype_here((kn_dtype)words[1]);
     const kn_value in[] = {start, step};
     return rt_dispatch1(&(rt_op){OP_arange, 2, 2, in, words, site});
 }

@@ -148,7 +148,7 @@ static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
     for (int i = 0; i < in->n_out && s == KN_OK; i++) {
         layouts[i] = kb_layout_of_type(&in->out[i]);
         if (layouts[i])
-            storages[i] = rt_storage_new(layouts[i]->numel * (int64_t)kb_dtype_bytes(layouts[i]->dtype));
+            storages[i] = rt_storage_new(layouts[i]->device, layouts[i]->numel * (int64_t)kb_dtype_bytes(layouts[i]->dtype));
         if (!storages[i])
             s = kb_error_status();
         else

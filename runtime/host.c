@@ -71,8 +71,15 @@ static kn_status one_element(kn_tensor *x, int code, const char *what, const cha
         return kb_fail(KN_E_SHAPE, "%s: a tensor of one element was expected, not %s%s%s%s", what, kb_layout_text(text, sizeof text, x->layout),
                        site ? " (" : "", site ? site : "", site ? ")" : "");
     }
-    *e = load(rt_tensor_data(x), x->layout->dtype);
-    return KN_OK;
+    if (!x->layout->device) {
+        *e = load(rt_tensor_data(x), x->layout->dtype);
+        return KN_OK;
+    }
+    char one[8];
+    s = kb_device_download(x->layout->device, one, rt_tensor_data(x), kb_dtype_bytes(x->layout->dtype));
+    if (s == KN_OK)
+        *e = load(one, x->layout->dtype);
+    return s;
 }
 
 double(kn_item)(kn_tensor *x, const char *site)
@@ -102,12 +109,35 @@ static kn_status copy_out(const kn_tensor *x, void *out)
         return s;
     size_t bytes = (size_t)x->layout->numel * kb_dtype_bytes(x->layout->dtype);
     if (x->layout->contiguous) {
+        if (bytes && x->layout->device)
+            return kb_device_download(x->layout->device, out, rt_tensor_data(x), bytes);
         if (bytes)
             memcpy(out, rt_tensor_data(x), bytes);
         return KN_OK;
     }
     kb_buf in = rt_tensor_buf(x);
-    return kb_run_copy(&in, out);
+    if (!x->layout->device)
+        return kb_run_copy(&in, out);
+    void *dense = kb_device_alloc(x->layout->device, bytes);    /* made row-major there: only its elements cross */
+    s = dense ? kb_run_copy(&in, dense) : kb_error_status();
+    if (s == KN_OK)
+        s = kb_device_download(x->layout->device, out, dense, bytes);
+    kb_device_free(x->layout->device, dense, bytes);
+    return s;
+}
+
+const void *rt_host_elements(const kn_tensor *x, void **owned, size_t *bytes)
+{
+    *owned = NULL;
+    *bytes = (size_t)x->layout->numel * kb_dtype_bytes(x->layout->dtype);
+    if (!x->layout->device && x->layout->contiguous)
+        return rt_tensor_data(x);
+    *owned = kb_data_alloc(*bytes);
+    if (*owned && copy_out(x, *owned) == KN_OK)
+        return *owned;
+    kb_data_free(*owned, *bytes);
+    *owned = NULL;
+    return NULL;
 }
 
 kn_status(kn_read)(kn_tensor *x, void *out, size_t out_bytes, const char *site)
@@ -127,6 +157,10 @@ static kn_status map(kn_tensor *x, const char *site, bool write)
     kn_status s = rt_need(x, BREAK_MAP, site);
     if (s != KN_OK)
         return s;
+    char name[24];
+    if (x->layout->device)
+        return kb_fail(KN_E_DEVICE, "map: the tensor is on %s, where host code can't follow a pointer; map kn_to(x, KN_CPU), or use kn_read",
+                       kb_device_text(name, sizeof name, x->layout->device));
     if (!x->layout->contiguous)
         return kb_fail(KN_E_STATE, "map: the tensor is a view that isn't contiguous; map kn_contiguous(x), or use kn_read");
     return rt_storage_access(x->storage, write);
@@ -182,6 +216,42 @@ static element at(const kn_tensor *t, const walker *w)
     return load((const char *)rt_tensor_data(t) + w->offset * (int64_t)kb_dtype_bytes(d), d);
 }
 
+/* What stands for x where the host looks at elements: x, or a row-major copy of a device's tensor, in *local with its layout and storage. */
+typedef struct on_host { kn_tensor t; rt_storage storage; kb_layout *layout; void *owned; size_t bytes; } on_host;
+
+static const kn_tensor *fetch(const kn_tensor *x, on_host *h)
+{
+    *h = (on_host){0};
+    if (!x->layout->device)
+        return x;
+    h->layout = kb_layout_new(x->layout->dtype, x->layout->rank, x->layout->sizes, NULL);
+    if (!h->layout || !rt_host_elements(x, &h->owned, &h->bytes))
+        return NULL;
+    h->storage.data = h->owned;
+    h->t.layout = h->layout;
+    h->t.storage = &h->storage;
+    return &h->t;
+}
+
+static void fetched(on_host *h)
+{
+    kb_layout_release(h->layout);
+    kb_data_free(h->owned, h->bytes);
+}
+
+static bool close_enough(const kn_tensor *a, const kn_tensor *b, double rtol, double atol)
+{
+    walker p = {a->layout, {0}, 0}, q = {b->layout, {0}, 0};
+    for (int64_t i = 0; i < a->layout->numel; i++, step(&p), step(&q)) {
+        element x = at(a, &p), y = at(b, &q);
+        if (!x.is_float && !y.is_float ? x.i == y.i : x.d == y.d)
+            continue;
+        if (!(fabs(x.d - y.d) <= atol + rtol * fabs(y.d)) || isinf(x.d) || isinf(y.d))
+            return false;
+    }
+    return true;
+}
+
 bool(kn_allclose)(kn_tensor *a, kn_tensor *b, double rtol, double atol, const char *site)
 {
     if (rt_need(a, BREAK_COMPARE, site) != KN_OK || rt_need(b, BREAK_COMPARE, site) != KN_OK)
@@ -193,15 +263,12 @@ bool(kn_allclose)(kn_tensor *a, kn_tensor *b, double rtol, double atol, const ch
         kb_fail(KN_E_SHAPE, "allclose: shapes differ: %s and %s", kb_layout_text(x, sizeof x, a->layout), kb_layout_text(y, sizeof y, b->layout));
         return false;
     }
-    walker p = {a->layout, {0}, 0}, q = {b->layout, {0}, 0};
-    for (int64_t i = 0; i < a->layout->numel; i++, step(&p), step(&q)) {
-        element x = at(a, &p), y = at(b, &q);
-        if (!x.is_float && !y.is_float ? x.i == y.i : x.d == y.d)
-            continue;
-        if (!(fabs(x.d - y.d) <= atol + rtol * fabs(y.d)) || isinf(x.d) || isinf(y.d))
-            return false;
-    }
-    return true;
+    on_host ha, hb;
+    const kn_tensor *x = fetch(a, &ha), *y = fetch(b, &hb);
+    bool close = x && y && close_enough(x, y, rtol, atol);
+    fetched(&ha);
+    fetched(&hb);
+    return close;
 }
 
 /* ---- print ---------------------------------------------------------------------------------------------------------------------- */
@@ -253,11 +320,19 @@ kn_status(kn_print)(kn_tensor *x, FILE *f, const char *site)
         fprintf(f, "tensor(error: %s)\n", x ? kn_tensor_error(x) : "NULL");
         return s;
     }
-    char text[160];
-    fputs("tensor(", f);
-    print_dim(x, 0, 0, f);
-    fprintf(f, ", %s)\n", kb_layout_text(text, sizeof text, x->layout));
-    return KN_OK;
+    char text[160], name[24];
+    on_host h;
+    const kn_tensor *t = fetch(x, &h);
+    if (t) {
+        fputs("tensor(", f);
+        print_dim(t, 0, 0, f);
+        fprintf(f, ", %s", kb_layout_text(text, sizeof text, x->layout));
+        if (x->layout->device)
+            fprintf(f, ", %s", kb_device_text(name, sizeof name, x->layout->device));
+        fputs(")\n", f);
+    }
+    fetched(&h);
+    return t ? KN_OK : kb_error_status();
 }
 
 /* ---- capture controls, threads, errors ---------------------------------------------------------------------------------------------- */

@@ -128,7 +128,7 @@ int64_t rt_rng_counters(kb_opcode op, const kb_layout *x, const int64_t *words)
         n = words[0];
     else {
         n = elements(words);
-        per = op == OP_randint || *kb_word(o, words, 1) == KN_F64 ? 2 : 1;
+        per = op == OP_randint || kb_word_dtype(*kb_word(o, words, 1)) == KN_F64 ? 2 : 1;
     }
     return n < 0 || n > INT64_MAX / 4 ? 0 : (int64_t)kb_philox_blocks((uint64_t)n, (int)per);
 }
@@ -137,7 +137,7 @@ static kn_status check_bounds(kb_opcode op, const kn_value *in, const int64_t *w
 {
     if (op != OP_randint && op != OP_randperm)
         return KN_OK;
-    int64_t d = *kb_word(kb_op_info(op), words, 1);
+    int64_t d = kb_word_dtype(*kb_word(kb_op_info(op), words, 1));
     kn_dtype type = d ? (kn_dtype)d : KN_I64;
     if (d < 0 || d >= KB_DTYPE_COUNT || !kb_dtype_valid((int)type) || type == KN_BOOL)
         return KN_OK;                           /* inference knows what else is wrong */
@@ -179,7 +179,7 @@ static kn_tensor *draw_sizes(kb_opcode op, int n_in, const kn_value *operands, k
 {
     int64_t words[2 + 2 * KN_MAX_RANK];
     int n = rt_put_list(words, s, false);
-    words[n++] = d;
+    words[n++] = rt_dtype_here(d);
     return draw(op, n_in, operands, n, words, site);
 }
 
@@ -207,4 +207,4 @@ kn_tensor *(kn_multinomial)(kn_tensor *probs, int64_t n, bool replacement, const
     return draw(OP_multinomial, 1, (const kn_value[]){kn_value_tensor(probs)}, 2, (const int64_t[]){n, replacement}, site);
 }
 
-kn_tensor *(kn_randperm)(int64_t n, const char *site) { return draw(OP_randperm, 0, NULL, 2, (const int64_t[]){n, KN_I64}, site); }
+kn_tensor *(kn_randperm)(int64_t n, const char *site) { return draw(OP_randperm, 0, NULL, 2, (const int64_t[]){n, rt_dtype_here(KN_I64)}, site); }

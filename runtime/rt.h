@@ -10,6 +10,7 @@
 #ifndef RT_H
 #define RT_H
 #include "base/alloc.h"
+#include "base/device.h"
 #include "base/error.h"
 #include "base/kernel.h"
 #include "base/packs.h"
@@ -24,9 +25,10 @@ typedef struct rt_storage {
     void *data;
     int64_t bytes;
     uint64_t uid;                               /* never used again */
+    int device;                                 /* where the bytes are: host code follows `data` only where it is KB_CPU */
     _Atomic(uint64_t) version;                  /* of the contents: every write bumps it */
     _Atomic(int32_t) mapped_read, mapped_write;
-    void (*free_data)(void *data, void *user);  /* borrowed memory; NULL: ours (kb_data_free) */
+    void (*free_data)(void *data, void *user);  /* borrowed memory; NULL: ours (kb_device_free) */
     void *user;
     kb_packs packs;                             /* packed forms of the matrices in it */
 } rt_storage;
@@ -36,7 +38,7 @@ enum { RT_T_STATIC = 1 /* never freed */, RT_T_REQUIRES_GRAD = 2, RT_T_PARAM = 4
 struct kn_tensor {
     _Atomic(int32_t) count;
     _Atomic(uint8_t) state;                     /* of a placeholder it may change by another thread's visit (foreign.c) */
-    uint8_t flags, device, reserved;
+    uint8_t flags, reserved[2];
     uint32_t slot;                              /* within the call that made it: see serial */
     uint32_t owned_at;                          /* index in its scope owner's list, or RT_NOT_OWNED */
     uint64_t serial;                            /* of the call frame that made it, 0: none. Serials are never used again */
@@ -81,6 +83,7 @@ struct rt_ctx {
     int64_t n_modules, cap_modules;
     kn_dtype last_math;                         /* what the newest eager op computed in: for the recorder */
     int disabled;                               /* depth of kn_disable regions */
+    int device;                                 /* where tensors made of nothing are put */
     kn_generator *generator;                    /* what random ops draw from, retained; NULL: the default one */
     bool warned_root;
     _Atomic(int32_t) inside, visited;           /* foreign.c: how deep this thread is in its frames; another thread is at them, or waits to be */
@@ -196,7 +199,7 @@ kn_tensor *rt_handle_new_slow(rt_ctx *ctx);
 static inline void rt_handle_clear(kn_tensor *t)
 {
     atomic_store_explicit(&t->count, 1, memory_order_relaxed);
-    t->flags = t->device = t->reserved = 0;
+    t->flags = 0;
     t->slot = 0;
     t->serial = 0;
     t->layout = NULL;
@@ -253,9 +256,9 @@ void rt_tensor_set_error(kn_tensor *t, kn_status s, const char *text);     /* PE
 /* "op: <newest failure> (path, site)": the form of every op's error. */
 void rt_error_text(char *text, size_t size, const char *op, const char *path, const char *site);
 
-void rt_storage_init(rt_storage *s, void *data, int64_t bytes);    /* of a zeroed storage: count 1, a uid, data from kb_data_alloc(bytes) */
-rt_storage *rt_storage_new(int64_t bytes);      /* contents undefined; NULL when memory is short */
-rt_storage *rt_storage_adopt(void *data, int64_t bytes);    /* data from kb_data_alloc(bytes); frees it on failure and returns NULL */
+void rt_storage_init(rt_storage *s, int device, void *data, int64_t bytes);    /* of a zeroed storage: count 1, a uid, data from kb_device_alloc(device, bytes) */
+rt_storage *rt_storage_new(int device, int64_t bytes);      /* contents undefined; NULL when memory is short */
+rt_storage *rt_storage_adopt(int device, void *data, int64_t bytes);    /* data from kb_device_alloc; frees it on failure and returns NULL */
 void rt_storage_release(rt_storage *s);
 static inline rt_storage *rt_storage_retain(rt_storage *s)
 {
@@ -267,6 +270,17 @@ kn_status rt_storage_access(rt_storage *s, bool write);
 /* Nobody but the library writes it, so its version tells. */
 static inline bool rt_storage_is_own(const rt_storage *s) { return !s->free_data && !s->user; }
 static inline void rt_storage_wrote(rt_storage *s) { atomic_fetch_add_explicit(&s->version, 1, memory_order_release); }
+
+/* The dtype word of an operator that makes a tensor of nothing: on the thread's default device. */
+static inline int64_t rt_dtype_here(kn_dtype d)
+{
+    rt_ctx *ctx = rt_get();
+    return KB_DTYPE_ON(d, ctx ? ctx->device : KB_CPU);
+}
+/* Sets the thread's default device and gives the one before: nothing is opened or checked. */
+int rt_default_device(int device);
+/* x's elements, row-major, in host memory: x itself where it is so, else a copy in *owned (kb_data_alloc(*bytes)), NULL otherwise. x is REAL. NULL on failure. */
+const void *rt_host_elements(const kn_tensor *x, void **owned, size_t *bytes);
 
 /* The scalar of a kn_value as a weak 8-byte operand: bits in *bits, its dtype (bool, i64 or f64); 0 when it is no scalar. */
 kn_dtype rt_scalar_bits(const kn_value *v, int64_t *bits);

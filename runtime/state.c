@@ -24,16 +24,46 @@ static void copy_dim(const kb_layout *l, size_t width, int dim, char *strided, c
         copy_dim(l, width, dim + 1, strided + i * l->strides[dim] * (int64_t)width, dense, out);
 }
 
-static void copy_elements(const kn_tensor *t, char *dense, bool out)
+static kn_status copy_from_device(const kn_tensor *t, void *out, size_t bytes)
+{
+    void *owned;
+    const void *x = rt_host_elements(t, &owned, &bytes);
+    if (x)
+        memcpy(out, x, bytes);
+    kb_data_free(owned, bytes);
+    return x ? KN_OK : kb_error_status();
+}
+
+/* Into a device's tensor: row-major there first, where it is strided. */
+static kn_status copy_to_device(const kn_tensor *t, const void *data, size_t bytes)
+{
+    int device = t->layout->device;
+    if (t->layout->contiguous)
+        return kb_device_upload(device, rt_tensor_data(t), data, bytes);
+    kb_layout *l = kb_layout_new_on(device, t->layout->dtype, t->layout->rank, t->layout->sizes, NULL);
+    void *dense = l ? kb_device_alloc(device, bytes) : NULL;
+    kn_status s = dense ? kb_device_upload(device, dense, data, bytes) : kb_error_status();
+    kb_buf out = rt_tensor_buf(t), in = {dense, l, false};
+    if (s == KN_OK)
+        s = kb_run(&(kb_call){.op = OP_clone, .math = t->layout->dtype, .n_in = 1, .n_out = 1, .in = &in, .out = &out});
+    kb_device_free(device, dense, bytes);
+    kb_layout_release(l);
+    return s;
+}
+
+static kn_status copy_elements(const kn_tensor *t, char *dense, bool out)
 {
     const kb_layout *l = t->layout;
     size_t width = kb_dtype_bytes(l->dtype), bytes = (size_t)l->numel * width;
     if (!bytes)
-        return;
+        return KN_OK;
+    if (l->device)
+        return out ? copy_from_device(t, dense, bytes) : copy_to_device(t, dense, bytes);
     if (l->contiguous)
         memcpy(out ? dense : rt_tensor_data(t), out ? rt_tensor_data(t) : dense, bytes);
     else
         copy_dim(l, width, 0, rt_tensor_data(t), &dense, out);
+    return KN_OK;
 }
 
 kn_status rt_tensor_copy_out(kn_tensor *t, void *out, const char *site)
@@ -42,7 +72,7 @@ kn_status rt_tensor_copy_out(kn_tensor *t, void *out, const char *site)
     if (s == KN_OK)
         s = rt_storage_access(t->storage, false);
     if (s == KN_OK)
-        copy_elements(t, out, true);
+        s = copy_elements(t, out, true);
     return s;
 }
 
@@ -54,9 +84,9 @@ kn_status rt_tensor_fill_from(kn_tensor *t, const void *data, const char *site)
     if (s != KN_OK)
         return s;
     rt_host_writes(rt_get(), t->storage);
-    copy_elements(t, (char *)(uintptr_t)data, false);
+    s = copy_elements(t, (char *)(uintptr_t)data, false);
     rt_storage_wrote(t->storage);
-    return KN_OK;
+    return s;
 }
 
 /* ---- a module's state ------------------------------------------------------------------------------------------------------------------ */

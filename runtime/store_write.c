@@ -72,7 +72,7 @@ static kn_status write_tensor(int fd, const char *path, const piece *p)
     if (!p->bytes)
         return KN_OK;
     kn_status s = rt_storage_access(p->t->storage, false);
-    if (s != KN_OK || p->t->layout->contiguous)
+    if (s != KN_OK || (p->t->layout->contiguous && !p->t->layout->device))
         return s != KN_OK ? s : write_all(fd, path, rt_tensor_data(p->t), p->bytes);
     void *dense = kb_alloc(p->bytes);
     if (!dense)

@@ -158,26 +158,27 @@ void rt_tensor_destroy_in(rt_ctx *ctx, kn_tensor *t)
 }
 
 /* ---- storages ----------------------------------------------------------------------------------------------------------------- */
-void rt_storage_init(rt_storage *s, void *data, int64_t bytes)
+void rt_storage_init(rt_storage *s, int device, void *data, int64_t bytes)
 {
     s->count = 1;
+    s->device = device;
     s->data = data;
     s->bytes = bytes;
     s->uid = atomic_fetch_add_explicit(&next_storage, 1, memory_order_relaxed);
 }
 
-rt_storage *rt_storage_adopt(void *data, int64_t bytes)
+rt_storage *rt_storage_adopt(int device, void *data, int64_t bytes)
 {
     rt_storage *s = data ? kb_calloc(1, sizeof *s) : NULL;
     if (!s) {
-        kb_data_free(data, (size_t)bytes);
+        kb_device_free(device, data, (size_t)bytes);
         return NULL;
     }
-    rt_storage_init(s, data, bytes);
+    rt_storage_init(s, device, data, bytes);
     return s;
 }
 
-rt_storage *rt_storage_new(int64_t bytes) { return rt_storage_adopt(kb_data_alloc((size_t)bytes), bytes); }
+rt_storage *rt_storage_new(int device, int64_t bytes) { return rt_storage_adopt(device, kb_device_alloc(device, (size_t)bytes), bytes); }
 
 void rt_storage_release(rt_storage *s)
 {
@@ -187,7 +188,7 @@ void rt_storage_release(rt_storage *s)
     if (s->free_data)
         s->free_data(s->data, s->user);
     else if (!s->user)
-        kb_data_free(s->data, (size_t)s->bytes);
+        kb_device_free(s->device, s->data, (size_t)s->bytes);
     kb_free(s);
 }
 

@@ -1,15 +1,20 @@
 /* conformance.c: runs a file of operator cases whose expected results come from outside (tests/golden/README.md has the format).
  *
- *     conformance [FILE.json] [--verbose] [--filter OP]       FILE.safetensors lies beside it; tests/golden/ops.json when left out
+ *     conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90]  (FILE.safetensors lies beside it; tests/golden/ops.json when left out)
  *
  * Each case runs three ways: eagerly by name; as a compiled module whose forward calls the operator by name, twice, so that the second call
  * replays; and through the IR interpreter, from a graph of that one operator. The eager result is held against the expected values; the
  * other two against the eager one, to the bit (the sign and payload of NaN apart). An operator that the table doesn't have is "not supported";
  * nothing else is: a refusal, a fallback of the compiled module, a wrong dtype or shape are failures. Exit status 1 on any.
+ *
+ * --sources 80,90,100: nothing is compared; the device code of each case is compiled for these architectures, equal texts once (tests/cuda.sh).
+ * --device: the inputs are on that device; the interpreter, which is the host's, is left out. Operators that ran on the host are listed.
  */
 #include "base/layout.h"
+#include "codegen/device.h"
 #include "ir/ir.h"
 #include "runtime/rt.h"
+#include "tests/support/cuda_sources.h"
 #include "tracer/tr.h"
 #include <jansson.h>
 #include <math.h>
@@ -48,6 +53,8 @@ static void count_name(tally *t, const char *name)
     t[i].count++;
 }
 
+static int sources_device;                      /* --sources: what graphs say */
+static kn_device device;                        /* where inputs are */
 static tally by_eager_kernels[MAX_NAMES + 2];   /* operators whose compiled form calls one */
 static int ran_generated, ran_eager_kernels, ran_views;     /* compiled cases by what their program is made of */
 static char why[2048];                          /* of the newest failed check */
@@ -59,6 +66,7 @@ static kn_tensor *view_of(kn_tensor *t, const json_t *input)
 {
     int64_t sizes[KN_MAX_RANK], strides[KN_MAX_RANK];
     const json_t *s = json_object_get(input, "sizes"), *st = json_object_get(input, "strides");
+    t = kn_to(t, device);
     if (!s || kn_failed(t))
         return t;
     size_t rank = json_array_size(s);
@@ -66,7 +74,7 @@ static kn_tensor *view_of(kn_tensor *t, const json_t *input)
         sizes[i] = json_integer_value(json_array_get(s, i));
         strides[i] = json_integer_value(json_array_get(st, i));
     }
-    kb_layout *l = kb_layout_new(kn_tensor_dtype(t), (int)rank, sizes, strides);
+    kb_layout *l = kb_layout_new_on(t->layout->device, kn_tensor_dtype(t), (int)rank, sizes, strides);
     if (!l)
         return rt_error_tensor(rt_get(), "view", NULL);
     return rt_tensor_new(rt_get(), l, rt_storage_retain(t->storage), json_integer_value(json_object_get(input, "offset")));
@@ -297,9 +305,10 @@ static bool run_compiled(const op_case *c, const result *eager)
         kn_module_free(m);
         return good;
     }
-    if (good && (s.graphs != 1 || s.paths != 1 || s.fallbacks || s.break_sites))
-        good = FAIL("compiled: %llu graphs, %llu paths, %llu break sites, %llu fallbacks; 1, 1, 0, 0 expected", s.graphs, s.paths, s.break_sites,
-                    s.fallbacks);
+    unsigned long long told = device.kind && !cg_device_backend_get();     /* without the toolkit: once, and operators run on the host */
+    if (good && (s.graphs != 1 || s.paths != 1 || s.fallbacks != told || s.break_sites))
+        good = FAIL("compiled: %llu graphs, %llu paths, %llu break sites, %llu fallbacks; 1, 1, 0, %llu expected", s.graphs, s.paths, s.break_sites,
+                    s.fallbacks, told);
     tr_module *t = tr_module_of(fast);
     if (good && (!t || atomic_load(&t->replays) != 1))
         good = FAIL("compiled: the second call was no replay");
@@ -326,6 +335,7 @@ static bool build_graph(ir_graph *g, spy *s, const result *eager, size_t n_out, 
             kb_type t = {0};
             kn_tensor *x = v->as.tensor;
             kb_type_of_layout(&t, x->layout);
+            t.device = (int8_t)sources_device;
             in[i] = ir_input(g, &t, 0);
             data[n_inputs++] = (char *)x->storage->data + x->offset * (int64_t)kb_dtype_bytes(x->layout->dtype);
         } else if (v->kind != KN_KIND_NONE) {
@@ -371,6 +381,68 @@ static bool run_interpreter(const op_case *c, spy *s, const result *eager)
     return good;
 }
 
+/* ---- as device code ---------------------------------------------------------------------------------------------------------------------------------- */
+enum { MAX_ARCHS = 8 };
+static int archs[MAX_ARCHS], n_archs, n_texts, n_spilling, most_registers;
+static uint64_t texts_seen[1 << 16];
+static double source_ms;
+
+static bool first_sight(const char *text)
+{
+    uint64_t h = 1469598103934665603u;
+    for (; *text; text++)
+        h = (h ^ (uint8_t)*text) * 1099511628211u;
+    h |= 1;
+    for (uint64_t at = h >> 48;; at = (at + 1) & 0xffff) {
+        if (texts_seen[at] == h)
+            return false;
+        if (!texts_seen[at]) {
+            texts_seen[at] = h;
+            return true;
+        }
+    }
+}
+
+static bool compile_text(const cuda_source *s)
+{
+    for (int i = 0; i < n_archs; i++) {
+        cuda_facts f;
+        if (!cuda_compile(s, archs[i], false, &f))
+            return FAIL("%s for sm_%d: %s", s->launch.name, archs[i], kn_last_error());
+        source_ms += f.ms;
+        if (f.registers > most_registers)
+            most_registers = f.registers;
+        if (f.registers == 0)
+            return FAIL("%s for sm_%d: the assembler says nothing of registers", s->launch.name, archs[i]);
+        if (f.spill_stores + f.spill_loads == 0)
+            continue;
+        n_spilling++;
+        printf("spills: %s for sm_%d: %d + %d bytes, %d registers\n", s->launch.name, archs[i], f.spill_stores, f.spill_loads, f.registers);
+    }
+    n_texts++;
+    return true;
+}
+
+static bool run_sources(const op_case *c, spy *s, const result *eager)
+{
+    void *data[KB_MAX_IN];
+    int64_t scalars[KB_MAX_IN];
+    bool good = true;
+    ir_graph *g = ir_new();
+    good = g && build_graph(g, s, eager, c->n_out, data, scalars);
+    for (int aligned = 0; aligned < 2 && good; aligned++) {
+        cuda_sources all;
+        good = cuda_sources_of(&all, g, archs[0], aligned);
+        if (!good)
+            good = FAIL("device code: %s", kn_last_error());
+        for (int64_t i = 0; i < all.n && good; i++)
+            good = !first_sight(all.v[i].text) || compile_text(&all.v[i]);
+        cuda_sources_free(&all);
+    }
+    ir_free(g);
+    return good;
+}
+
 /* ---- the whole file ------------------------------------------------------------------------------------------------------------------------------ */
 static bool run_case(json_t *json, kn_store *store)
 {
@@ -381,7 +453,10 @@ static bool run_case(json_t *json, kn_store *store)
     bool good = read_case(&c, json, store) && run_eager(&c, eager, &s);
     for (size_t i = 0; i < c.n_out && good; i++)
         good = keep(c.want[i], &want[i]) && close_enough(&c, &eager[i], &want[i], i);
-    good = good && run_interpreter(&c, &s, eager) && run_compiled(&c, eager);
+    if (good && n_archs)
+        good = run_sources(&c, &s, eager);
+    else
+        good = good && (device.kind || run_interpreter(&c, &s, eager)) && run_compiled(&c, eager);
     drop(eager);
     drop(want);
     return good;
@@ -417,8 +492,17 @@ static int run_file(json_t *cases, kn_store *store, const char *filter, bool ver
     for (const tally *t = by_eager_kernels; t->name && verbose; t++)
         printf("compiled with an eager kernel: %s (%d cases)\n", t->name, t->count);
     printf("compiled cases: %d in generated kernels alone, %d with eager kernels, %d of views and copies\n", ran_generated, ran_eager_kernels, ran_views);
+    if (n_archs)
+        printf("device code: %d texts for %d architectures, %d spill, at most %d registers; %.1f s in NVRTC\n", n_texts, n_archs, n_spilling, most_registers,
+               source_ms / 1000);
+    uint64_t times;
+    for (size_t k = 0; verbose && kb_device_fallback(k, &times); k++)
+        printf("ran on the host: %s (%llu times)\n", kb_device_fallback(k, &times), (unsigned long long)times);
     printf("%d passed, %d failed, %d not supported\n", passed, failed, skipped);
-    return failed || passed + skipped == 0;     /* a run of nothing proves nothing */
+    enum { MOST_SPILLING = 2 };                 /* texts × architectures that may spill a few bytes */
+    if (n_spilling > MOST_SPILLING)
+        printf("device code: %d spill, at most %d may\n", n_spilling, MOST_SPILLING);
+    return failed || passed + skipped == 0 || n_spilling > MOST_SPILLING;     /* a run of nothing proves nothing */
 }
 
 /* Run by hand: the code generator lies beside the folder of this program. */
@@ -443,11 +527,21 @@ int main(int argc, char **argv)
             verbose = true;
         else if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc)
             filter = argv[++i];
+        else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc && kb_device_parse(argv[i + 1], strlen(argv[i + 1])) >= 0)
+            device = kb_device_parse(argv[i + 1], strlen(argv[i + 1])) ? KN_CUDA(kb_device_parse(argv[i + 1], strlen(argv[i + 1])) - 1) : KN_CPU, i++;
+        else if (strcmp(argv[i], "--sources") == 0 && i + 1 < argc)
+            for (char *at = argv[++i]; *at && n_archs < MAX_ARCHS; at += *at == ',')
+                archs[n_archs++] = (int)strtol(at, &at, 10);
         else if (argv[i][0] != '-')
             file = argv[i];
         else
-            return fprintf(stderr, "usage: conformance [FILE.json] [--verbose] [--filter OP]\n"), 2;
+            return fprintf(stderr, "usage: conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90]\n"), 2;
     }
+    if (device.kind && kn_set_default_device(device) != KN_OK)
+        return fprintf(stderr, "%s\n", kn_last_error()), 2;
+    if (n_archs && !cg_device_backend_get())
+        return printf("skipped: %s\n", kn_last_error()), 0;
+    sources_device = n_archs > 0;
     char path[4096];
     size_t n = strlen(file);
     json_error_t error;

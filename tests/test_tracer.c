@@ -214,8 +214,6 @@ Test(tracer, fullgraph_is_an_error_that_lists_every_break)
 Test(tracer, options_not_built_yet_are_refused)
 {
     kn_module *m = kn_nn_relu();
-    cr_assert_null(kn_compile(m, .reduce_overhead = true));
-    cr_assert(strstr(kn_last_error(), ".reduce_overhead"));
     cr_assert_null(kn_compile(m, .math = KN_FAST));
     cr_assert_null(kn_compile(NULL));
     kn_module_free(m);

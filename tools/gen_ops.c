@@ -26,7 +26,7 @@ static const char *group_of(const kb_opinfo *o)
     return NULL;
 }
 
-static bool has_face(const kb_opinfo *o) { return o->cls != KB_SOURCE && o->cls != KB_RANDOM && !(o->flags & KB_F_CONTROL); }
+static bool has_face(const kb_opinfo *o) { return o->cls != KB_SOURCE && o->cls != KB_RANDOM && !(o->flags & (KB_F_CONTROL | KB_F_MOVES)); }
 
 /* What the C function gives: a tensor, or a struct of several. */
 static const char *result_type(const kb_opinfo *o)

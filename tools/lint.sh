@@ -82,11 +82,11 @@ library_symbols() {
     strays=$(exported build/libkiln.so | grep -v '^kn_') && { echo "build/libkiln.so exports, beside kn_ names:" $strays; return 1; }
     [ -n "$(exported build/libkiln.so)" ] || { echo "build/libkiln.so exports nothing"; return 1; }
 }
-backend_symbols() {
+backend_symbols() { # backend_symbols FILE
     local names
-    names=$(exported build/kiln-llvm.so)
-    [ "$(wc -w <<<"$names")" = 1 ] || { echo "build/kiln-llvm.so should export its one entry, and exports:" $names; return 1; }
-    ! readelf -d build/kiln-llvm.so | grep -E 'NEEDED.*libkiln' || { echo "build/kiln-llvm.so links libkiln"; return 1; }
+    names=$(exported "$1")
+    [ "$(wc -w <<<"$names")" = 1 ] || { echo "$1 should export its one entry, and exports:" $names; return 1; }
+    ! readelf -d "$1" | grep -E 'NEEDED.*(libkiln|libcuda|libnvrtc)' || { echo "$1 links what it may not"; return 1; }
 }
 
 # Each source by its class's flags, warnings as errors
@@ -111,7 +111,9 @@ text; verdict "tabs, trailing blanks, line and file lengths" $?
 marks; verdict "no marks of unfinished work" $?
 calls; verdict "no foreign allocation, processes or exits in the library" $?
 [ ! -e build/libkiln.so ] || { library_symbols; verdict "libkiln.so exports kn_ names only" $?; }
-[ ! -e build/kiln-llvm.so ] || { backend_symbols; verdict "kiln-llvm.so exports one entry and stands alone" $?; }
+for plugin in kiln-llvm.so kiln-nvrtc.so; do
+    [ ! -e build/$plugin ] || { backend_symbols build/$plugin; verdict "$plugin exports one entry and stands alone" $?; }
+done
 compile gcc; verdict "gcc: warnings are errors" $?
 if command -v clang >/dev/null; then
     compile clang -Wno-unknown-warning-option -Wno-sign-compare; verdict "clang: warnings are errors" $?

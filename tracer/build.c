@@ -308,10 +308,9 @@ bool tr_job_find(tr_job *j)
 void tr_job_compile(tr_job *j)
 {
     uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
-    cg_options o = {.name = "graph", .no_backend = cg_backend_missing()};
+    cg_options o = {.name = "graph", .reduce_overhead = j->module->options.reduce_overhead, .no_backend = cg_has_no_backend(j->ir)};
     cg_program *code = o.no_backend ? NULL : cg_compile(j->ir, &o);
-    if (!code && cg_backend_missing()) {
-        cg_backend_get();                       /* says why */
+    if (!code && cg_has_no_backend(j->ir)) {
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
         o.no_backend = j->no_backend = true;
         code = cg_compile(j->ir, &o);
@@ -336,6 +335,8 @@ static void count(tr_job *j)
     tr_module *m = j->module;
     uint64_t us = (tr_now() - j->begin) / 1000;
     j->graph->stats = cg_program_stats(j->variant->program);
+    if (cg_program_device(j->variant->program) && j->graph->stats.eager_steps && !j->no_backend)
+        tr_module_note(m, BREAK_HOST_STEP, j->graph->end->site, "graph %d: %d of its operators run on the host", j->graph->number, j->graph->stats.eager_steps);
     m->kernels_compiled += (uint64_t)j->graph->stats.kernels_compiled;
     m->cache_hits += (uint64_t)j->graph->stats.cache_hits;
     m->cache_misses += (uint64_t)j->graph->stats.cache_misses;
@@ -362,7 +363,7 @@ tr_variant *tr_job_finish(tr_job *j)
     if (j->no_backend && !g->fallback)
         give_up(m, g, KN_OK, BREAK_NO_BACKEND, j->error);
     if (!v->program) {
-        give_up(m, g, j->status, BREAK_BACKEND_FAILED, j->error);
+        give_up(m, g, j->status, cg_graph_device(j->ir) < 0 ? BREAK_TWO_DEVICES : BREAK_BACKEND_FAILED, j->error);
         tr_variant_free(v);
         v = NULL;
     } else if (j->found || tr_job_find(j)) {

@@ -218,10 +218,8 @@ static const kn_class compiled_class = {
 
 static kn_status check_options(const kn_compile_options *o)
 {
-    const char *missing = o->reduce_overhead ? "reduce_overhead"
-                          : o->math == KN_FAST ? "math = KN_FAST" : NULL;
-    if (missing)
-        return kb_fail(KN_E_UNSUPPORTED, "compile: the option .%s is not supported by this version", missing);
+    if (o->math == KN_FAST)
+        return kb_fail(KN_E_UNSUPPORTED, "compile: the option .math = KN_FAST is not supported by this version");
     if (o->math != KN_SAME_BITS || o->max_paths < 0)
         return kb_fail(KN_E_VALUE, "compile: .math or .max_paths has no valid value");
     return KN_OK;

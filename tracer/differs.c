@@ -35,7 +35,8 @@ static bool differs_by_sizes(const tr_frame *f, const tr_event *e, const rt_op *
         if (tr_kind(code) == TR_EXTERN && tr_index(code) < f->n_externs && f->externs[tr_index(code)] != t)
             return false;
         for (int i = 0; tr_kind(code) == TR_EXTERN && tr_index(code) >= bound && i < e->n_bind; i++)
-            if (e->bind[i].index == tr_index(code) && (e->bind[i].layout->dtype != t->layout->dtype || e->bind[i].layout->rank != t->layout->rank))
+            if (e->bind[i].index == tr_index(code) && (e->bind[i].layout->dtype != t->layout->dtype || e->bind[i].layout->rank != t->layout->rank
+                || e->bind[i].layout->device != t->layout->device))
                 return false;
     }
     return true;

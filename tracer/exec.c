@@ -123,7 +123,7 @@ static kn_status run_op(tr_frame *f, const tr_event *e)
             continue;                           /* a view: its root has the values */
         fresh = true;
         if (!f->slots[slot].storage)
-            f->slots[slot].storage = rt_storage_new(o->layout->numel * (int64_t)kb_dtype_bytes(o->layout->dtype));
+            f->slots[slot].storage = rt_storage_new(o->layout->device, o->layout->numel * (int64_t)kb_dtype_bytes(o->layout->dtype));
         if (!f->slots[slot].storage)
             return kb_error_status();
         out[i] = (kb_buf){f->slots[slot].storage->data, o->layout, false};
@@ -488,7 +488,7 @@ static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v
             kb_free(r->fresh[i]);
             continue;
         }
-        rt_storage_init(r->fresh[i], r->outputs[i], v->output_bytes[i]);
+        rt_storage_init(r->fresh[i], cg_program_device(v->program), r->outputs[i], v->output_bytes[i]);
         rt_storage_release(f->slots[v->outputs[i]].storage);
         f->slots[v->outputs[i]].storage = r->fresh[i];
     }
@@ -530,7 +530,8 @@ static bool same_values(const void *a, const void *b, const kb_layout *l)
     return true;
 }
 
-/* Ops of a graph that doesn't write may run a second time. A difference is told on stderr, counted, and the interpreter's values stand. */
+/* Of the CPU: a device's values are on the device, and its reductions may differ with what they are fused with. Ops of a graph that doesn't write may run a
+ * second time. A difference is told on stderr, counted, and the interpreter's values stand. */
 static void check_program(tr_frame *f, const tr_graph *g, const tr_variant *v)
 {
     for (int i = 0; i < v->n_outputs; i++) {
@@ -558,7 +559,7 @@ static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v, bool *d
         return KN_E_MEMORY;
     kn_status s = run_program(f, g, v, &r, done);
     kb_free(r.block);
-    if (s == KN_OK && !g->writes && __builtin_expect(atomic_load_explicit(&g->runs, memory_order_relaxed) <= f->module->check_runs, 0))
+    if (s == KN_OK && !g->writes && !cg_program_device(v->program) && __builtin_expect(atomic_load_explicit(&g->runs, memory_order_relaxed) <= f->module->check_runs, 0))
         check_program(f, g, v);
     if (s == KN_OK || *done)
         fill_range(f, g->first_slot, g->end_slot);
@@ -600,7 +601,8 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
     uint32_t run = 0;
     uint64_t before = f->program_ns;
     if (v && (!g->writes || covers(f, v, g))) {
-        by_ops = tr_trial_by_ops(v, &run);
+        if (!cg_program_device(v->program))     /* a device's work is only started here: there is nothing to time */
+            by_ops = tr_trial_by_ops(v, &run);
         s = by_ops ? run_ops_to(f, end->parent) : run_code(f, g, v, &done);
         done |= by_ops;
         if (s == KN_OK)

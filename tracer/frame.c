@@ -248,12 +248,14 @@ static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_c
 static tr_event *find_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n);
 static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
 
-/* An op whose size depends on values: its operands are read as the host reads them, which ends the graph; the op runs eagerly, and its result is a tensor
- * that no event made: an extern where it is used, of this call's size. Another size on another call is another path. */
+/* An op whose size depends on values, or one that moves a tensor between devices: its operands are read as the host reads them, which ends the graph; the op runs
+ * eagerly, and its result is a tensor that no event made: an extern where it is used, of this call's size. Another size on another call is another path. */
 static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
+    bool moves = kb_op_info(c->op)->flags & KB_F_MOVES;
+    int code = !moves ? BREAK_DYNAMIC_SIZE : c->words[0] == KB_CPU ? BREAK_TO_HOST : BREAK_TO_DEVICE;
     for (int k = 0; k < c->n_in; k++)
-        if (c->in[k].kind == KN_KIND_TENSOR && host_read(trace, ctx, c->in[k].as.tensor, BREAK_DYNAMIC_SIZE, c->site) != KN_OK)
+        if (c->in[k].kind == KN_KIND_TENSOR && host_read(trace, ctx, c->in[k].as.tensor, code, c->site) != KN_OK)
             break;                              /* the operand is an error tensor now, which the op hands on */
     rt_eager(ctx, c, out);
 }
@@ -272,7 +274,7 @@ static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const
     for (int k = 0; k < c->n_in; k++)           /* other calls' placeholders first: they become tensors from outside */
         if (c->in[k].kind == KN_KIND_TENSOR && c->in[k].as.tensor->state == RT_PENDING && c->in[k].as.tensor->serial != f->serial)
             rt_settle(c->in[k].as.tensor);
-    if (__builtin_expect((kb_op_info(c->op)->flags & KB_F_DYNAMIC) != 0, 0)) {
+    if (__builtin_expect((kb_op_info(c->op)->flags & (KB_F_DYNAMIC | KB_F_MOVES)) != 0, 0)) {
         dynamic_op(trace, ctx, c, out);
         return;
     }

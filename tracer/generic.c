@@ -87,7 +87,7 @@ bool tr_generic_bind(tr_frame *f, uint32_t index, const kn_tensor *t)
         f->extern_layouts[index] = kb_layout_retain(is);
         f->extern_versions[index] = new_version(f);
     }
-    bool ok = put_key(f, is->dtype | (int64_t)is->rank << 8);
+    bool ok = put_key(f, is->dtype | (int64_t)is->rank << 8 | (int64_t)is->device << 16);
     for (int d = 0; d < is->rank && ok; d++)
         ok = put_key(f, is->sizes[d]) && put_key(f, is->strides[d]);
     return ok;
@@ -157,7 +157,7 @@ static kn_status infer(const tr_frame *f, const tr_event *e, const rt_op *c, kb_
 
 static bool same_type(const kb_layout *l, const kb_type *t)
 {
-    if (!l || l->dtype != t->dtype || l->rank != t->rank)
+    if (!l || l->dtype != t->dtype || l->rank != t->rank || l->device != t->device)
         return false;
     for (int d = 0; d < l->rank; d++)
         if (l->sizes[d] != t->size[d].v || l->strides[d] != t->stride[d].v)
@@ -213,7 +213,7 @@ static bool extern_fits(tr_frame *f, const tr_event *e, uint32_t index, const kn
         return false;
     for (int i = 0; i < e->n_bind; i++)
         if (e->bind[i].index == index)
-            return t->layout->dtype == e->bind[i].layout->dtype && t->layout->rank == e->bind[i].layout->rank;
+            return t->layout->dtype == e->bind[i].layout->dtype && t->layout->rank == e->bind[i].layout->rank && t->layout->device == e->bind[i].layout->device;
     return false;
 }
 

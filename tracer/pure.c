@@ -223,7 +223,7 @@ static kn_tensor *run(rt_ctx *ctx, const tr_pure *p, const tr_entry *e, kn_tenso
     }
     if (cg_run(v->program, inputs, p->scalars, &output) != KN_OK)
         return NULL;
-    rt_storage *s = rt_storage_adopt(output, v->output_bytes[0]);
+    rt_storage *s = rt_storage_adopt(cg_program_device(v->program), output, v->output_bytes[0]);
     return s ? rt_tensor_new(ctx, kb_layout_retain(p->out), s, 0) : NULL;
 }
 

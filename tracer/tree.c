@@ -8,13 +8,14 @@
 #include <string.h>
 
 /* ---- entries ----------------------------------------------------------------------------------------------------------------------- */
-/* Dtypes and ranks alike: what a generic entry guards. */
+/* Dtypes, ranks and devices alike: what a generic entry guards. */
 static bool kinds_fit(const tr_entry *e, int n, kn_tensor *const *args)
 {
     if (e->n_args != n)
         return false;
     for (int i = 0; i < n; i++)
-        if (e->layouts[i]->dtype != args[i]->layout->dtype || e->layouts[i]->rank != args[i]->layout->rank)
+        if (e->layouts[i]->dtype != args[i]->layout->dtype || e->layouts[i]->rank != args[i]->layout->rank
+            || e->layouts[i]->device != args[i]->layout->device)
             return false;
     return true;
 }
@@ -56,6 +57,9 @@ static tr_miss *note_miss(tr_module *m, const tr_entry *e, int n, kn_tensor *con
         char a[160], b[160];
         if (kb_layout_equal(was, is))
             continue;
+        if (was->device != is->device)
+            return tr_module_note(m, BREAK_GUARD_DEVICE, site, "argument tensor %d was on %s and is on %s", i, kb_device_text(a, sizeof a, was->device),
+                                  kb_device_text(b, sizeof b, is->device));
         int code = was->dtype != is->dtype ? BREAK_GUARD_DTYPE : was->rank != is->rank ? BREAK_GUARD_RANK
                    : memcmp(was->sizes, is->sizes, (size_t)is->rank * sizeof(int64_t)) ? BREAK_GUARD_SIZE : BREAK_GUARD_STRIDES;
         return tr_module_note(m, code, site, "argument tensor %d was %s and is %s", i, kb_layout_text(a, sizeof a, was), kb_layout_text(b, sizeof b, is));

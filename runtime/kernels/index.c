@@ -4,6 +4,7 @@
  * stands, and sums are in that order, taken in the math type and rounded once.
  */
 #include "base/alloc.h"
+#include "base/device.h"
 #include "base/error.h"
 #include "runtime/kernels/kernels.h"
 #include <string.h>
@@ -354,6 +355,8 @@ kn_status kb_dynamic_count(kb_opcode op, int n_in, const kb_buf *in, const int64
 {
     int64_t sizes[KB_MAX_RANK];
     *count = 0;
+    if (n_in > 0 && in[0].layout && in[0].layout->device)
+        return kb_device_dynamic_count(op, n_in, in, words, count);
     if (n_in < 1 || !in[0].layout || (op == OP_masked_select && (n_in < 2 || !in[1].layout)))
         return kb_fail(KN_E_VALUE, "an operand is missing");
     if (op == OP_nonzero)

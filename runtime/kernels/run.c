@@ -4,6 +4,7 @@
  * this. Reading the control register costs about a nanosecond; it is written only when it differs, and put back afterwards with the
  * exception flags that the host had. Workers of the pool start from the default environment.
  */
+#include "base/device.h"
 #include "base/error.h"
 #include "base/kernel.h"
 #if defined(__SSE2__)
@@ -41,5 +42,7 @@ kn_status kb_run(const kb_call *c)
 {
     if (c->op <= OP_NONE || c->op >= OP_COUNT || !kb_cpu_kernels[c->op])
         return kb_fail(KN_E_INTERNAL, "operator number %d has no kernel", (int)c->op);
+    if (__builtin_expect(c->out[0].layout->device != KB_CPU, 0) && c->op != OP_to_device)
+        return kb_device_run(c);
     return run_default(kb_cpu_kernels[c->op], c);
 }

@@ -62,7 +62,7 @@ static kn_tensor *with_added(const Attention *self, kn_tensor *x, kn_tensor *bia
     if (bias)
         x = kn_cat(2, ((kn_tensor *[]){x, kn_expand(kn_reshape(bias, KN_SHAPE(1, self->num_heads, 1, size)), KN_SHAPE(batch, self->num_heads, 1, size))}), 2);
     if (self->add_zero_attn)
-        x = kn_cat(2, ((kn_tensor *[]){x, kn_zeros(kn_tensor_dtype(x), KN_SHAPE(batch, self->num_heads, 1, size))}), 2);
+        x = kn_cat(2, ((kn_tensor *[]){x, nn_zeros_by(x, KN_SHAPE(batch, self->num_heads, 1, size))}), 2);
     return x;
 }
 

@@ -11,7 +11,7 @@ typedef Cell GRUCell;
 static kn_tensor *part(const Cell *self, kn_tensor *x, kn_value given, bool alone)
 {
     if (given.kind == KN_KIND_NONE)
-        return kn_zeros(kn_tensor_dtype(x), KN_SHAPE(kn_size(x, 0), self->hidden_size));
+        return nn_zeros_by(x, KN_SHAPE(kn_size(x, 0), self->hidden_size));
     kn_tensor *h = kn_as_tensor(given);
     return alone && !nn_failed(h) ? kn_unsqueeze(h, 0) : h;
 }

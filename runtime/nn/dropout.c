@@ -18,7 +18,7 @@ static kn_tensor *drop_channels(Dropout *self, kn_tensor *x, int spatial)
         return rt_error_tensorf(KN_E_SHAPE, "dropout", KN_SITE, "the input must have %d or %d dimensions, not %lld", spatial + 1, spatial + 2, (long long)s.rank);
     for (int64_t i = 0; i < s.rank; i++)
         sizes[i] = i < s.rank - spatial ? s.sizes[i] : 1;
-    return kn_mul(x, kn_dropout(kn_ones(kn_tensor_dtype(x), ((kn_shape){s.rank, sizes})), self->p, true));
+    return kn_mul(x, kn_dropout(kn_add(nn_zeros_by(x, ((kn_shape){s.rank, sizes})), 1), self->p, true));
 }
 
 static kn_tensor *dropout1d_forward(Dropout *self, kn_tensor *x) { return drop_channels(self, x, 1); }

@@ -13,6 +13,15 @@
 #undef kn_init_xavier_uniform_
 #undef kn_init_xavier_normal_
 
+kn_tensor *nn_zeros_by(const kn_tensor *x, kn_shape s)
+{
+    int here = rt_failed(x) ? -1 : rt_default_device(x->layout->device);
+    kn_tensor *t = kn_zeros(kn_tensor_dtype(x), s);
+    if (here >= 0)
+        rt_default_device(here);
+    return t;
+}
+
 kn_tensor *nn_uniform(kn_dtype d, kn_shape s, double width) { return kn_sub(kn_mul(kn_rand(d, s), 2 * width), width); }
 
 static kn_tensor *refused(kn_tensor *t, double a, double b, const char *who, const char *site)

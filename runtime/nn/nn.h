@@ -34,6 +34,7 @@ const char *nn_word(const char *given, const char *const *words, const char *cla
 
 /* Values from -width to width. */
 kn_tensor *nn_uniform(kn_dtype d, kn_shape s, double width);
+kn_tensor *nn_zeros_by(const kn_tensor *x, kn_shape s);          /* of x's dtype, on its device; x failed: an error tensor */
 static inline kn_dtype nn_dtype(kn_dtype d) { return d ? d : KN_F32; }
 
 #endif

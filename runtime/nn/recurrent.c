@@ -87,7 +87,7 @@ static kn_tensor *initial(const Recurrent *self, kn_value given, kn_tensor *x, i
 {
     int64_t n = self->num_layers * self->directions, batch = kn_size(x, 1);
     if (given.kind == KN_KIND_NONE)
-        return kn_zeros(kn_tensor_dtype(x), KN_SHAPE(n, batch, size));
+        return nn_zeros_by(x, KN_SHAPE(n, batch, size));
     kn_tensor *h = kn_as_tensor(given);
     if (alone && !nn_failed(h))
         h = kn_unsqueeze(h, 1);

@@ -1,0 +1,37 @@
+/* op.h: what the files share that write operators' own kernels: op.c, window.c, fold.c. */
+#ifndef NV_OP_H
+#define NV_OP_H
+#include "codegen/nvrtc/nv.h"
+#include <string.h>
+
+enum { OP_BLOCK = 256 };
+
+typedef struct op_text {
+    nv_text text, args;         /* body; list of parameters */
+    const kb_call *c;
+    cg_launch *l;
+    const char *index;
+    bool aligned;
+} op_text;
+
+void op_integer(op_text *o, const char *name, int64_t value);           /* a parameter */
+void op_integers(op_text *o, const char *stem, int n, const int64_t *values);
+const kb_layout *op_in_layout(const op_text *o, int k);                 /* NULL: left out, or a number */
+/* Pointers of the call: operands a0, a1 …, results y0 …; copies says that dtypes matter by their size alone. */
+void op_pointers(op_text *o, bool copies);
+void op_each(op_text *o, int64_t all);                                  /* opens a loop: for each t of `all` pieces, one a thread */
+void op_coordinates(op_text *o, const char *from, const char *stem, int rank);
+void op_offset(op_text *o, const char *stem, int rank, int but);
+int op_axis(int64_t dim, int rank);
+
+/* Each writes the parameters and the body; false: the operator has no kernel for these types. */
+bool op_conv(op_text *o, int spatial, bool transposed);
+bool op_pool(op_text *o, int spatial, bool max);
+bool op_adaptive_pool(op_text *o, int spatial);
+bool op_batch_norm(op_text *o);
+bool op_uniform(op_text *o);
+bool op_dropout(op_text *o);
+bool op_reduce(op_text *o);
+bool op_arg_reduce(op_text *o);
+
+#endif

@@ -1,0 +1,55 @@
+/* random.c: uniform numbers and dropout, element for element those of the CPU (base/philox.h): a thread makes one block of four. */
+#include "codegen/nvrtc/op.h"
+
+static const char philox[] =
+    "        unsigned c0 = (unsigned)block, c1 = (unsigned)(block >> 32), c2 = 0, c3 = 0, k0 = (unsigned)seed, k1 = (unsigned)(seed >> 32);\n"
+    "#pragma unroll\n"
+    "        for (int round = 0; round < 10; round++) {\n"
+    "            const unsigned long long a = (unsigned long long)0xD2511F53u * c0, b = (unsigned long long)0xCD9E8D57u * c2;\n"
+    "            c0 = (unsigned)(b >> 32) ^ c1 ^ k0; c1 = (unsigned)b; c2 = (unsigned)(a >> 32) ^ c3 ^ k1; c3 = (unsigned)a;\n"
+    "            k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;\n"
+    "        }\n"
+    "        const unsigned words[4] = {c0, c1, c2, c3};\n"
+    "#pragma unroll\n"
+    "        for (int w = 0; w < 4; w++) {\n"
+    "            const long long i = 4 * (long long)t + w;\n"
+    "            if (i >= numel) break;\n"
+    "            const float u = (float)(words[w] >> 8) * 0x1p-24f;\n";
+
+static bool begin(op_text *o, int first)
+{
+    const kb_layout *y = o->c->out[0].layout;
+    if (y->dtype != KN_F32 && y->dtype != KN_F16 && y->dtype != KN_BF16)
+        return false;
+    op_pointers(o, false);
+    op_each(o, (y->numel + 3) / 4);
+    op_integer(o, "numel", y->numel);
+    nv_put(&o->text, "        const unsigned long long seed = a%d, block = (unsigned long long)a%d + t;\n%s", first, first + 1, philox);
+    return true;
+}
+
+static void end(op_text *o, const char *value)
+{
+    kn_dtype d = o->c->out[0].layout->dtype;
+    nv_put(&o->text, d == KN_F32 ? "            y0[i] = %s;\n        }\n    }\n" : d == KN_F16 ? "            y0[i] = kn_to_f16(%s);\n        }\n    }\n"
+                                                                                   : "            y0[i] = kn_to_bf16(%s);\n        }\n    }\n", value);
+}
+
+bool op_uniform(op_text *o)
+{
+    if (!begin(o, 0))
+        return false;
+    end(o, "u");
+    return true;
+}
+
+bool op_dropout(op_text *o)
+{
+    const kb_layout *x = op_in_layout(o, 0);
+    if (!x->contiguous || x->dtype != o->c->out[0].layout->dtype || !o->c->in[1].layout || !begin(o, 2))
+        return false;
+    nv_put(&o->text, "            const float p = (float)kn_f64(a1), scale = __fdiv_rn(1.0f, 1.0f - p), x = %s(a0[i]);\n",
+        x->dtype == KN_F16 ? "kn_of_f16" : x->dtype == KN_BF16 ? "kn_of_bf16" : "");
+    end(o, "u >= p ? x * scale : 0.0f");
+    return true;
+}

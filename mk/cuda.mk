@@ -1,0 +1,44 @@
+# The simulated CUDA device of the tests: build/tests/libsimcuda.so, a stand-in for libcuda.so.1 (tests/cuda/sim), and build/tests/libsimnvrtc.so. Included by mk/build.mk.
+#
+# Its arithmetic is compiled once per instruction set, like the kernels; directed roundings need -frounding-math.
+SIM_SRC  := $(filter-out tests/cuda/sim/exec_alu.c,$(wildcard tests/cuda/sim/*.c))
+SIM_ISA  := tests/cuda/sim/exec_alu.c
+SIM_OBJ  := $(SIM_SRC:%.c=$O/%.o) $(foreach i,$(ISAS),$(SIM_ISA:%.c=$O/%.$i.o))
+SIM      := $B/tests/libsimcuda.so
+SIM_OPT  := $(if $(filter release,$(CONFIG)),-O3) -fno-strict-aliasing -fvisibility=hidden -fPIC
+
+$O/tests/cuda/sim/%.o: PROGRAM_CFLAGS += $(SIM_OPT)
+$O/tests/cuda/sim/exec_cvt.o $O/tests/cuda/sim/exec_round.o: PROGRAM_CFLAGS += -frounding-math
+
+define sim_isa_rule
+$O/tests/cuda/sim/%.$1.o: tests/cuda/sim/%.c $(AFTER)
+	$$(folder)
+	$$(call say,CC,$$< ($1))
+	$$(call compile,$$(PROGRAM_CFLAGS) $$(ISAOPT) $$(ISA_$1) -DKB_ISA_SUFFIX=$1)
+endef
+$(foreach i,$(ISAS),$(eval $(call sim_isa_rule,$i)))
+
+$(SIM): $(SIM_OBJ)
+	$(folder)
+	$(call say,LINK,$@)
+	$Q$(LINK) -shared -Wl,-z,defs $(SIM_OBJ) -lm -lpthread -ldl -o $@
+
+# A stand-in for NVRTC that asks the host's C++ compiler (tests/cuda/host); it carries the header that goes before each kernel
+HOST_NVRTC := $B/tests/libsimnvrtc.so
+build/gen/sim_prelude.c: tests/cuda/host/host_api.h tests/cuda/host/device.hh
+	$(folder)
+	$(call say,GEN,$@)
+	$Q{ echo '/* Written by mk/cuda.mk */'; echo 'const char sim_host_prelude[];'; echo 'const char sim_host_prelude[] ='; \
+	    cat $^ | sed -e '/#include "tests/d' -e '/#pragma once/d' -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/^/    "/' -e 's/$$/\\n"/'; echo '    ;'; } > $@
+
+$(HOST_NVRTC): $O/tests/cuda/host/nvrtc_host.o $O/gen/sim_prelude.o
+	$(folder)
+	$(call say,LINK,$@)
+	$Q$(LINK) -shared -Wl,-z,defs $(filter %.o,$^) -ldl -o $@
+$O/tests/cuda/host/%.o: PROGRAM_CFLAGS += $(SIM_OPT)
+
+# What tests of the device need besides the test programs
+.PHONY: sim-test
+sim-test: $(SIM) $(HOST_NVRTC)
+	@:
+tests: $(SIM) $(HOST_NVRTC)
