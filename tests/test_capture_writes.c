@@ -100,9 +100,29 @@ FORWARD(read_moves_past_the_write_that_follows_it, 6)
 /* Read and written in one kernel, a row would be read after its neighbour's turn had written it. */
 FORWARD(kernel_reads_what_another_of_its_elements_wrote, 6)
 {
-    kn_tensor *low = kn_narrow(w->buf, 0, 0, 3), *high = kn_narrow(w->buf, 0, 1, 3), *y = kn_mul(low, 2.0);
-    kn_add_(high, kn_narrow(x, 0, 0, 3));
-    return T(y);
+    kn_tensor *low = kn_narrow(w->buf, 0, 0, 3), *high = kn_narrow(w->buf, 0, 1, 3);
+    kn_add_(high, kn_add(low, kn_narrow(x, 0, 0, 3)));
+    return T(kn_neg(x));
+}
+
+/* Graph 1 drops old on the first path; then the path is left before the write, or its graph fails before it. */
+FORWARD(left_over_value_after_a_side_exit_reads_the_future, 9)
+{
+    kn_tensor *old = kn_mul(w->buf, x);
+    see(w, kn_item(kn_sum(x)));
+    kn_tensor *y = w->call % 3 == 2 ? kn_sin(x) : kn_cos(x);
+    kn_add_(w->buf, y);
+    return w->call % 3 == 2 ? kn_tuple(old, y) : kn_tuple(w->buf, y);
+}
+
+static kn_tensor *lookup(World *w, kn_tensor *x, bool bad);
+FORWARD(left_over_value_after_a_failed_graph_reads_the_future, 9)
+{
+    kn_tensor *old = kn_mul(w->buf, x);
+    see(w, kn_item(kn_sum(x)));
+    see(w, kn_item(kn_sum(lookup(w, x, w->call % 3 == 2))));
+    kn_add_(w->buf, 1.0);
+    return T(w->call % 3 == 2 ? old : kn_neg(w->buf));
 }
 
 FORWARD(failed_op_between_syncs, 6)
