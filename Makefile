@@ -85,6 +85,11 @@ bench: deps             ## measurements (CASE=part of a name; BENCH_ARGS='--json
 	+@$(SUB) lib backend benches
 	@KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/bench/bench $(CASE) $(BENCH_ARGS)
 
+.PHONY: soak
+soak: deps              ## a million calls of one module from four threads, every result compared, memory watched (SOAK=calls)
+	+@$(SUB) lib backend thread-tests
+	@KN_CACHE=0 KN_BACKEND_DIR=$${KN_BACKEND_DIR:-build} build/tests/threads_tracer $(or $(SOAK),1000000)
+
 .PHONY: shapes-check
 shapes-check: deps      ## one compiled encoder at 128 batch sizes and 16 lengths: right everywhere, slower than eager nowhere (SHAPES='128 16 21'); minutes
 	+@$(SUB) lib backend benches

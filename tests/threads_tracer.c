@@ -1,6 +1,8 @@
 /* threads_tracer.c: a plain program for the thread sanitizer: threads call one compiled module at once, from its very first call on, with other shapes and other
  * ways through forward each time, while hooks come and go, weights are written between calls, reports are asked for, and results change hands.
  * Every compiled result is compared with an eager call's bits. The writer holds a lock that callers share; nothing else is locked by hand.
+ *
+ * threads_tracer N: N calls from four threads on one module (make soak: a million); the process may not grow after the first quarter of them.
  */
 #include "base/pool.h"
 #include "codegen/cg.h"
@@ -10,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { CALLERS = 8, WIDTH = 12, MOST_ROWS = 4 };
 #if defined(__SANITIZE_THREAD__)
@@ -18,6 +21,8 @@ enum { ROUNDS = 4, CALLS = 20 };
 enum { ROUNDS = 8, CALLS = 60 };
 #endif
 
+static int callers_used = CALLERS, calls_each = CALLS;
+static bool soak;
 static pthread_rwlock_t weights = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_barrier_t start;
 static atomic_int wrong, stop, hooked, shared_calls;
@@ -72,13 +77,13 @@ static void one_call(int me, int i)
         complain("a call failed", kn_last_error());
     else if (memcmp(want, got, bytes) != 0)
         complain("compiled differs from eager", "bits");
-    if (i % 16 == 5) {                          /* compiled modules of one target come and go on any thread */
+    if (i % (soak ? 4096 : 16) == 5) {          /* compiled modules of one target come and go on any thread */
         kn_module *own = kn_compile(eager);
         if (kn_read(kn_call(own, x, (int64_t)1), got, bytes) != KN_OK)
             complain("a module of one's own failed", kn_last_error());
         kn_module_free(own);
     }
-    kn_release(atomic_exchange(&passed[(me + 1) % CALLERS], kn_retain(y)));
+    kn_release(atomic_exchange(&passed[(me + 1) % callers_used], kn_retain(y)));
     atomic_fetch_add(&shared_calls, 1);
 }
 
@@ -86,7 +91,7 @@ static void *caller(void *arg)
 {
     int me = (int)(intptr_t)arg;
     pthread_barrier_wait(&start);
-    for (int i = 0; i < CALLS; i++)
+    for (int i = 0; i < calls_each; i++)
         one_call(me, i);
     return NULL;
 }
@@ -121,7 +126,7 @@ static void *writer(void *arg)
     for (int i = 0; !atomic_load(&stop); i++) {
         KN_SCOPE;
         pthread_rwlock_wrlock(&weights);
-        kn_mul_(((Net *)arg)->gain, i % 2 ? -1.01 : -0.99);
+        kn_mul_(((Net *)arg)->gain, i % 2 ? -2.0 : -0.5);
         pthread_rwlock_unlock(&weights);
         for (int before = atomic_load(&shared_calls); atomic_load(&shared_calls) < before + 5 && !atomic_load(&stop);)
             sched_yield();
@@ -135,13 +140,41 @@ static void *reporter(void *arg)
     FILE *f = fopen("/dev/null", "w");
     pthread_barrier_wait(&start);
     while (f && !atomic_load(&stop)) {
-        if (kn_report_print(fast, f) != KN_OK || kn_compile_stats(fast).calls > 1000000)
+        if (kn_report_print(fast, f) != KN_OK || kn_compile_stats(fast).calls > (unsigned long long)callers_used * (unsigned long long)calls_each)
             complain("a report failed", kn_last_error());
         sched_yield();
     }
     if (f)
         fclose(f);
     return NULL;
+}
+
+static long resident_kb(void)
+{
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%*s %ld", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* Kilobytes resident after a quarter of the calls and near their end. */
+static void watch_memory(void)
+{
+    long quarter = 0, now = 0;
+    int all = callers_used * calls_each;
+    for (int done; (done = atomic_load(&shared_calls)) < all - all / 50; usleep(100000)) {
+        now = resident_kb();
+        if (!quarter && done > all / 4)
+            quarter = now;
+        if (isatty(2))
+            fprintf(stderr, "\r%d of %d calls, %ld kB ", done, all, now);
+    }
+    fprintf(stderr, "%sresident: %ld kB after a quarter of the calls, %ld kB at the end\n", isatty(2) ? "\r" : "", quarter, now);
+    if (!quarter || now > quarter + quarter / 20 + 4096)
+        complain("the process grew", "resident memory");
 }
 
 static void one_round(void)
@@ -155,34 +188,41 @@ static void one_round(void)
         return;
     }
     atomic_store(&stop, 0);
-    pthread_barrier_init(&start, NULL, CALLERS + 3);
+    pthread_barrier_init(&start, NULL, (unsigned)callers_used + 3);
     pthread_create(&others[0], NULL, hooker, net);
     pthread_create(&others[1], NULL, writer, net);
     pthread_create(&others[2], NULL, reporter, NULL);
-    for (int i = 0; i < CALLERS; i++)
+    for (int i = 0; i < callers_used; i++)
         pthread_create(&callers[i], NULL, caller, (void *)(intptr_t)i);
-    for (int i = 0; i < CALLERS; i++)
+    if (soak)
+        watch_memory();
+    for (int i = 0; i < callers_used; i++)
         pthread_join(callers[i], NULL);
     atomic_store(&stop, 1);
     for (int i = 0; i < 3; i++)
         pthread_join(others[i], NULL);
     pthread_barrier_destroy(&start);
-    for (int i = 0; i < CALLERS; i++)
+    for (int i = 0; i < callers_used; i++)
         kn_release(atomic_exchange(&passed[i], NULL));
     kn_stats s = kn_compile_stats(fast);
-    if (s.calls != CALLERS * CALLS || !s.graphs || !s.compiles)
+    if (s.calls != (unsigned long long)callers_used * (unsigned long long)calls_each || !s.graphs || !s.compiles)
         complain("the counters", "calls, graphs or compilations");
     kn_module_free(fast);
     kn_module_free(eager);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1 && atoi(argv[1]) >= 400) {
+        soak = true;
+        callers_used = 4;
+        calls_each = atoi(argv[1]) / 4;
+    }
 #if defined(__SANITIZE_THREAD__)
     setenv("KN_BACKEND", "interp", 1);          /* the backend's own library isn't instrumented */
 #endif
     kn_manual_seed(11);
-    for (int i = 0; i < ROUNDS; i++)
+    for (int i = 0; i < (soak ? 1 : ROUNDS); i++)
         one_round();
     if (!atomic_load(&hooked))
         complain("hooks", "none ever ran");
