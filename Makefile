@@ -107,7 +107,7 @@ fuzz: deps              ## random programs, each form against the others, for FU
 	@tools/run-each.sh 'fuzz_*' $(FUZZ_SECONDS)
 
 .PHONY: exhaustive
-exhaustive: deps        ## every input of the scalar functions; minutes to hours
+exhaustive: deps        ## every f32 input of the unary functions, against float64 and eager against compiled; tens of minutes
 	+@$(SUB) lib backend exhaustives
 	@tools/run-each.sh '*_sweep' all 1
 
