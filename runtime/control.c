@@ -272,8 +272,7 @@ static kn_tensor *hand_out(builder *b, uint32_t slot, const kb_layout *layout)
     if (!t)
         return NULL;
     t->state = RT_PENDING;
-    t->serial = b->serial;
-    t->slot = slot;
+    rt_set_slot(t, b->serial, slot);
     t->layout = layout;
     t->u.trace = &b->trace;
     if (slot & GIVEN)

@@ -196,12 +196,22 @@ kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *stora
  * before RT_QUARANTINE others were freed. */
 enum { RT_QUARANTINE = 32 };
 kn_tensor *rt_handle_new_slow(rt_ctx *ctx);
+/* Whose value a handle is. A frame keeps the handles that it gave out, also those that another thread has let go of by now, and asks them whether they are still its
+ * own: so these are atomic, without order. */
+static inline void rt_set_slot(kn_tensor *t, uint64_t serial, uint32_t slot)
+{
+    __atomic_store_n(&t->slot, slot, __ATOMIC_RELAXED);
+    __atomic_store_n(&t->serial, serial, __ATOMIC_RELAXED);
+}
+static inline bool rt_is_slot(const kn_tensor *t, uint64_t serial, uint32_t slot)
+{
+    return __atomic_load_n(&t->serial, __ATOMIC_RELAXED) == serial && __atomic_load_n(&t->slot, __ATOMIC_RELAXED) == slot;
+}
 static inline void rt_handle_clear(kn_tensor *t)
 {
     atomic_store_explicit(&t->count, 1, memory_order_relaxed);
     t->flags = 0;
-    t->slot = 0;
-    t->serial = 0;
+    rt_set_slot(t, 0, 0);
     t->layout = NULL;
     t->storage = NULL;
     t->offset = 0;

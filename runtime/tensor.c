@@ -118,9 +118,8 @@ void rt_tensor_set_real(kn_tensor *t, rt_storage *s, int64_t offset)
 void rt_tensor_set_error(kn_tensor *t, kn_status s, const char *text)
 {
     t->layout = NULL;
-    t->serial = 0;                              /* its slot is a status from here on */
     t->u.error = kb_strdup(text);
-    t->slot = t->u.error ? (uint32_t)s : KN_E_MEMORY;      /* without a sentence it says only that memory is short */
+    rt_set_slot(t, 0, t->u.error ? (uint32_t)s : KN_E_MEMORY);      /* without a sentence it says only that memory is short */
     atomic_store_explicit(&t->state, RT_ERROR, memory_order_release);
 }
 
@@ -145,7 +144,7 @@ void rt_tensor_destroy_in(rt_ctx *ctx, kn_tensor *t)
         break;
     }
     atomic_store_explicit(&t->state, RT_DEAD, memory_order_relaxed);
-    t->serial = 0;
+    __atomic_store_n(&t->serial, 0, __ATOMIC_RELAXED);
     t->layout = NULL;
     if (__builtin_expect(ctx != NULL, 1)) {
         enqueue(ctx, t);
@@ -222,10 +221,10 @@ kn_tensor *rt_error_tensor(rt_ctx *ctx, const char *op, const char *site)
     if (!t)
         return &out_of_memory;
     t->state = RT_ERROR;
-    t->slot = (uint32_t)status;
+    rt_set_slot(t, 0, (uint32_t)status);
     t->u.error = kb_strdup(text);
     if (!t->u.error)                            /* then it says only that */
-        t->slot = KN_E_MEMORY;
+        rt_set_slot(t, 0, KN_E_MEMORY);
     return t;
 }
 

@@ -14,13 +14,13 @@
 bool tr_slot_alive(const tr_frame *f, uint32_t slot)
 {
     const kn_tensor *t = f->slots[slot].t;
-    return t && t->serial == f->serial && t->slot == slot && (t->state == RT_PENDING || t->state == RT_REAL);
+    return t && rt_is_slot(t, f->serial, slot);    /* errors and dead ones have no serial */
 }
 
 static bool pending(const tr_frame *f, uint32_t slot)
 {
     const kn_tensor *t = f->slots[slot].t;     /* a handle that was real and died may be another slot's by now */
-    return t && t->state == RT_PENDING && t->serial == f->serial && t->slot == slot;
+    return t && rt_is_slot(t, f->serial, slot) && t->state == RT_PENDING;
 }
 
 rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_layout **layout)

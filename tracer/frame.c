@@ -164,8 +164,7 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
         if (!t)
             return false;
         atomic_store_explicit(&t->state, RT_PENDING, memory_order_relaxed);
-        t->serial = f->serial;
-        t->slot = e->first_slot + (uint32_t)i;
+        rt_set_slot(t, f->serial, e->first_slot + (uint32_t)i);
         t->layout = f->generic ? f->shapes[t->slot].out.layout : e->out[i].layout;
         t->u.trace = &f->trace;
         f->slots[t->slot].t = t;
@@ -205,8 +204,7 @@ static inline bool replay_plain(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_ten
     for (; f->n_externs < n_externs; f->n_externs++)
         rt_retain(f->externs[f->n_externs]);
     atomic_store_explicit(&t->state, RT_PENDING, memory_order_relaxed);
-    t->serial = f->serial;
-    t->slot = e->first_slot;
+    rt_set_slot(t, f->serial, e->first_slot);
     t->layout = e->out[0].layout;
     t->u.trace = &f->trace;
     tr_slot *s = &f->slots[e->first_slot];

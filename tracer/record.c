@@ -160,8 +160,7 @@ static void publish(tr_frame *f, tr_event *e, uint32_t n_externs, uint32_t n_sca
     f->n_externs = n_externs;
     f->n_scalars = n_scalars;
     for (int i = 0; i < e->n_out; i++) {
-        out[i]->serial = f->serial;
-        out[i]->slot = e->first_slot + (uint32_t)i;
+        rt_set_slot(out[i], f->serial, e->first_slot + (uint32_t)i);
         f->slots[out[i]->slot] = (tr_slot){out[i], e, NULL, NULL};
     }
     f->n_slots = e->first_slot + e->n_out;
