@@ -185,18 +185,25 @@ static kn_tensor *through_dtype(kn_tensor *x, int which)
     return which & 16 ? y : kn_to(y, KN_F32);          /* some stay: what follows computes in them */
 }
 
-/* A probability that is none (of NaN) fails when it is read: what is drawn after it must be eager's all the same. */
-static kn_tensor *drawn(kn_tensor *a, int which, int call)
+typedef struct machine { kn_tensor *stack[MAX_STACK], *doubtful; int n; } machine;
+
+/* A probability that is none (of NaN) fails when it is read: what is drawn after it must be eager's all the same. Whether it fails isn't known while a compiled
+ * forward runs (README, limits), so such a result may steer nothing: it is drawn from again and given out, and the forward goes on with numbers that are fine. */
+static kn_tensor *drawn(machine *m, kn_tensor *a, int which, int call)
 {
     switch (which % 4) {
     case 0: return kn_add(a, kn_rand(KN_F32, KN_SHAPE(3, 1)));
     case 1: return kn_dropout(a, 0.375, true);
-    case 2: return kn_bernoulli(kn_sigmoid(kn_to(a, KN_F32)));
+    case 2: {
+        kn_tensor *p = kn_sigmoid(kn_to(a, KN_F32));
+        if (which & 4)
+            m->doubtful = kn_dropout(kn_bernoulli(p), 0.25, true);
+        return kn_bernoulli(kn_where(kn_eq(p, p), p, 0.5));
+    }
     default: return kn_mul(a, kn_to(kn_randint(-2, 3 + call % 4, KN_SHAPE(3, 1), KN_I64), KN_F32));
     }
 }
 
-typedef struct machine { kn_tensor *stack[MAX_STACK]; int n; } machine;
 static kn_tensor *pick(machine *m, int k) { return m->stack[(m->n - 1 - k % m->n)]; }
 static void push(machine *m, kn_tensor *t)
 {
@@ -210,6 +217,8 @@ static bool positive(kn_tensor *x) { return kn_item(kn_sum(x)) > 0.25; }
 static kn_value result(machine *m, int how)
 {
     kn_tensor *x = pick(m, 0), *y = pick(m, 1), *z = pick(m, how);
+    if (m->doubtful)
+        return kn_tuple(x, y, m->doubtful);
     return how % 3 == 0 ? kn_value_tensor(x) : how % 3 == 1 ? kn_tuple(x, y) : kn_tuple(x, y, z);
 }
 
@@ -229,7 +238,7 @@ static int skip(const program *p, int at, int by) { return at + by < p->n ? at +
 static kn_value fuzz_forward(Fuzz *self, kn_tensor *x, kn_tensor *y)
 {
     const program *p = self->prog;
-    machine m = {{x, y}, 2};
+    machine m = {{x, y}, NULL, 2};
     int turns = 0, steps = 0;
     for (int i = 0; i < p->n && steps < 200; i++, steps++) {
         instr in = p->code[i];
@@ -256,7 +265,7 @@ static kn_value fuzz_forward(Fuzz *self, kn_tensor *x, kn_tensor *y)
         case FZ_DISABLED: kn_disable(); push(&m, in.c & 1 ? write(a, b, in.c) : kn_mul(a, b)); kn_enable(); break;
         case FZ_KEEP: kn_assign(&self->kept[in.c % N_KEPT], a); break;
         case FZ_USE_KEPT: if (self->kept[in.c % N_KEPT]) push(&m, kn_detach(self->kept[in.c % N_KEPT])); break; /* its own handle: KEEP may let the other go */
-        case FZ_DROPOUT: push(&m, drawn(a, in.c, self->call)); break;
+        case FZ_DROPOUT: push(&m, drawn(&m, a, in.c, self->call)); break;
         case FZ_RETURN: if (in.c % 4 == 0 && positive(b)) return result(&m, in.a); break;
         case FZ_PARAM: push(&m, self->p[in.c % N_PARAMS]); break;
         case FZ_CHILD: if (last == 6) push(&m, kn_call(self->child, a)); break;
