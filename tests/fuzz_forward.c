@@ -187,7 +187,7 @@ static kn_tensor *through_dtype(kn_tensor *x, int which)
 
 typedef struct machine { kn_tensor *stack[MAX_STACK], *doubtful; int n; } machine;
 
-/* A probability that is none (of NaN) fails when it is read: what is drawn after it must be eager's all the same. Whether it fails isn't known while a compiled
+/* A probability that is none (a negative number's root) fails when it is read: what is drawn after it must be eager's all the same. Whether it fails isn't known while a compiled
  * forward runs (README, limits), so such a result may steer nothing: it is drawn from again and given out, and the forward goes on with numbers that are fine. */
 static kn_tensor *drawn(machine *m, kn_tensor *a, int which, int call)
 {
@@ -197,7 +197,7 @@ static kn_tensor *drawn(machine *m, kn_tensor *a, int which, int call)
     case 2: {
         kn_tensor *p = kn_sigmoid(kn_to(a, KN_F32));
         if (which & 4)
-            m->doubtful = kn_dropout(kn_bernoulli(p), 0.25, true);
+            m->doubtful = kn_dropout(kn_bernoulli(kn_sqrt(kn_clamp(kn_to(a, KN_F32), -1.0, 1.0))), 0.25, true);
         return kn_bernoulli(kn_where(kn_eq(p, p), p, 0.5));
     }
     default: return kn_mul(a, kn_to(kn_randint(-2, 3 + call % 4, KN_SHAPE(3, 1), KN_I64), KN_F32));
