@@ -25,7 +25,7 @@ typedef enum cg_kind {
     CG_SOFTMAX,         /* softmax, log_softmax over the last axis */
     CG_NORM,            /* layer_norm */
     CG_CHANNEL_NORM,    /* batch_norm in evaluation; inner: a plane, one channel's */
-    CG_PRODUCT,         /* matmul, linear and their like, convolutions, in f32 */
+    CG_PRODUCT,         /* matmul, linear and their like, convolutions, in f32; on a device products in f16 and bf16, too */
     CG_EAGER            /* a call of the eager kernel */
 } cg_kind;
 
@@ -161,6 +161,7 @@ typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
 /* A prepared product, or convolution of a by b. */
 typedef struct cg_product {
     bool is_conv;
+    kn_dtype dtype;             /* of all operands and the result */
     kb_gemm gemm;               /* all but its pointers */
     kb_conv conv;               /* likewise */
     cg_place a, b, c, bias;     /* bias: CG_SLOT_NULL where there is none */

@@ -510,6 +510,7 @@ static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
     r->is_conv = kb_conv_is(c.op);
     if (r->is_conv ? !kb_conv_of_call(&r->conv, &c) : !kb_gemm_of_call(&r->gemm, &c))
         return kb_fail(KN_E_INTERNAL, "a call of %s is no product", ir_op_name(g->nodes[node].op));
+    r->dtype = c.out[0].layout->dtype;
     r->a = st->places[a];
     r->b = st->places[a + 1];
     r->c = st->places[c.n_in];
