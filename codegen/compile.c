@@ -217,13 +217,25 @@ static ir_graph *improved(const ir_graph *g)
     return live;
 }
 
+/* Takes g over. Without device code the operators run whole, on the host: cut up, they would have other bits than eager's. */
+static ir_graph *in_parts(ir_graph *g)
+{
+    bool on_device = g && cg_graph_device(g) > KB_CPU;
+    if (on_device && !cg_device_backend_get())
+        return g;
+    ir_graph *smaller = on_device ? cg_decompose(g) : NULL;
+    if (smaller)
+        ir_free(g);
+    return cg_split(smaller ? smaller : g);
+}
+
 static cg_program *compile(const ir_graph *g, const cg_options *o)
 {
     double start = now_ms();
     char own[1024];
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
-    ir_graph *best = cg_split(improved(g));
+    ir_graph *best = in_parts(improved(g));
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {
