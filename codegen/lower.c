@@ -38,13 +38,36 @@ static int again_cost(const cg_cells *c, int i, int limit)
 
 static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD; }
 
+/* Bytes from which an output that nobody re-reads is stored around the caches */
+static int64_t large_output(void)
+{
+    static long known;                          /* asking takes microseconds in a virtual machine; threads that race write the same */
+    long l3 = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!l3) {
+        l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+        l3 = l3 > 0 ? l3 : -1;
+        __atomic_store_n(&known, l3, __ATOMIC_RELAXED);
+    }
+    int64_t limit = 16 << 20;                   /* virtual machines report a whole host's cache; from here on streaming was measured faster */
+    return l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit;
+}
+
+/* Rows that are re-read wait in scratch where the output itself goes around the caches: then each is written once. */
+static bool is_streamed(const lowering *l, int buffer)
+{
+    enum { MOST_ROW = 64 << 10 };               /* of scratch: stays in the cache */
+    const cg_cells *c = &l->c;
+    int64_t bytes = (int64_t)kb_dtype_bytes(c->access[buffer].dtype);
+    return c->group->product < 0 && c->space.inner * bytes <= MOST_ROW && c->space.numel * bytes >= large_output();
+}
+
 static void spill(lowering *l, int i)
 {
     cg_cells *c = &l->c;
     if (c->v[i].spill >= 0)
         return;
     for (int s = 0; s < c->n_stores; s++)       /* its own output will do, unless its store is late */
-        if (c->stores[s].cell == i && !c->stores[s].row && !c->read[c->stores[s].buffer]) {
+        if (c->stores[s].cell == i && !c->stores[s].row && !c->read[c->stores[s].buffer] && !is_streamed(l, c->stores[s].buffer)) {
             c->v[i].spill = c->stores[s].buffer;
             return;
         }
@@ -353,19 +376,6 @@ static void name_kernel(lowering *l, int32_t number)
         if (site)
             snprintf(l->k->site, sizeof l->k->site, "%s", slash ? slash + 1 : site);
     }
-}
-
-static int64_t large_output(void)
-{
-    static long known;                          /* asking takes microseconds in a virtual machine; threads that race write the same */
-    long l3 = __atomic_load_n(&known, __ATOMIC_RELAXED);
-    if (!l3) {
-        l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
-        l3 = l3 > 0 ? l3 : -1;
-        __atomic_store_n(&known, l3, __ATOMIC_RELAXED);
-    }
-    int64_t limit = 32 << 20;                   /* virtual machines report a whole host's cache; from here on streaming was measured faster */
-    return l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit;
 }
 
 static void finish(lowering *l, cg_lowered *out)
