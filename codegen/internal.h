@@ -52,12 +52,12 @@ typedef struct cg_facts {
     int32_t *next_read;         /* by operand */
     int32_t *reader;            /* by operand: its node */
     uint8_t *output;            /* by node: an output lives in its storage */
-    bool all_eager;
+    bool all_eager, fast /* KN_FAST */;
     int device;                 /* where its values are */
     int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
 } cg_facts;
 
-kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager);
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager, bool fast);
 void cg_facts_fini(cg_facts *f);
 kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type *types);  /* types: KB_MAX_IN of them */
 static inline bool cg_is_weak(const ir_graph *g, ir_ref r) { uint16_t op = ir_get(g, r)->op; return op == IR_SCALAR || op == IR_CONST; }
@@ -177,7 +177,7 @@ typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernel
 
 /* The regions of a control operator as programs (control.c) */
 typedef struct cg_control cg_control;
-cg_control *cg_control_new(const int64_t *words, bool all_eager, bool text);    /* NULL after a failure */
+cg_control *cg_control_new(const int64_t *words, bool all_eager, bool fast, bool text);    /* NULL after a failure */
 void cg_control_free(cg_control *r);            /* NULL: nothing */
 const struct cg_program *cg_control_program(const cg_control *r, int which);
 bool cg_control_wants_source(const cg_control *r, int operand);     /* of the operator: packed forms of it would be used */

@@ -452,7 +452,7 @@ static bool is_written(const planner *pl, ir_ref r) { return pl->written[pl->f->
 static kn_status plan_control(planner *pl, cg_step *st)
 {
     cg_program *p = pl->p;
-    cg_control *r = cg_control_new(st->call.words, pl->f->all_eager, p->want_text);
+    cg_control *r = cg_control_new(st->call.words, pl->f->all_eager, pl->f->fast, p->want_text);
     if (!r || !KB_PUSH(&p->controls, &p->n_controls, &p->cap_controls, r)) {
         cg_control_free(r);
         return kb_error_status();
