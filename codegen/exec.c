@@ -40,6 +40,15 @@ static void **worker_ptrs(const piece *p, int worker, void **own)
     return own;
 }
 
+static void run_rows(const piece *p, void **ptrs, int64_t row0, int64_t row1, int64_t i0, int64_t i1)
+{
+    const cg_step *st = p->st;
+    if (st->fn)
+        st->fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
+    else
+        lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
+}
+
 static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
 {
     const piece *p = arg;
@@ -54,10 +63,7 @@ static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
         i0 = begin * BLOCK;
         i1 = end * BLOCK < st->inner ? end * BLOCK : st->inner;
     }
-    if (st->fn)
-        st->fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
-    else
-        lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
+    run_rows(p, ptrs, row0, row1, i0, i1);
     if (__builtin_expect(p->span != 0, 0))
         kb_profile_add(p->span, start, kb_profile_now());
 }
@@ -93,52 +99,112 @@ static void run_kernel(const cg_program *p, const cg_step *st, char *const *base
 static void finish_rows(void *arg, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
 {
     const piece *p = arg;
-    void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
-    if (p->st->fn)
-        p->st->fn(ptrs, p->scalars, p->st->shape, row0, row1, i0, i1);
-    else
-        lp_interpret(p->st->k, ptrs, p->scalars, row0, row1, i0, i1);
+    void *own[CG_MAX_BUFFERS];
+    run_rows(p, worker_ptrs(p, worker, own), row0, row1, i0, i1);
 }
 
 /* Rows between two products: they stand in scratch, so that row row0 of the kernel is the first there. */
-static void finish_between(void *arg, int64_t row0, int64_t n, void *rows, void *worked, int64_t *lengths, int worker)
+static void run_between(const piece *p, int64_t row0, int64_t n, void *rows, void *worked, int worker)
 {
-    const piece *p = arg;
     const cg_step *st = p->st;
     void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
     int64_t before = row0 * st->inner * (int64_t)sizeof(float);
-    (void)lengths;
     if (ptrs != own)
         memcpy(own, ptrs, (size_t)st->n_ptrs * sizeof *own);
     for (int b = 0; b < st->n_ptrs; b++)
         if (st->ptrs[b].slot == CG_SLOT_ROWS && !st->scratch[b])
             own[b] = (void *)((uintptr_t)(st->ptrs[b].offset ? worked : rows) - (uintptr_t)before);
-    if (st->fn)
-        st->fn(own, p->scalars, st->shape, row0, row0 + n, 0, st->inner);
-    else
-        lp_interpret(st->k, own, p->scalars, row0, row0 + n, 0, st->inner);
+    run_rows(p, own, row0, row0 + n, 0, st->inner);
+}
+
+static void finish_between(void *arg, int64_t row0, int64_t n, void *rows, void *worked, int64_t *lengths, int worker)
+{
+    (void)lengths;
+    run_between(arg, row0, n, rows, worked, worker);
 }
 
 static void *at(char *const *bases, cg_place p) { return bases[p.slot] + p.offset; }
 
-static kn_status run_convolution(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+static kb_conv opened_conv(const cg_product *q, char *const *bases, const run *r)
 {
-    const cg_product *q = st->product;
     kb_conv c = q->conv;
-    void *ptrs[CG_MAX_BUFFERS];
-    int64_t own[32];
-    piece w;
     c.x = at(bases, q->a);
     c.w = at(bases, q->b);
     c.y = at(bases, q->c);
     c.bias = q->bias.slot == CG_SLOT_NULL ? NULL : at(bases, q->bias);
     c.weights = q->source >= 0 && r->sources && r->sources[q->source].packs ? &r->sources[q->source] : NULL;
     c.most = r->threads;
+    return c;
+}
+
+/* Two convolutions in one: planes of the first, finished by its kernel in a worker's scratch, go through the depthwise second one and its kernel. */
+typedef struct planes { piece first, second; kb_conv from, to; } planes;
+typedef struct second_rows { const piece *p; int64_t row0; int worker; } second_rows;
+
+static void finish_second(void *arg, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
+{
+    const second_rows *s = arg;
+    (void)worker;               /* of the second convolution alone: it has one */
+    finish_rows((void *)(uintptr_t)s->p, s->row0 + row0, s->row0 + row1, i0, i1, s->worker);
+}
+
+static void finish_planes(void *arg, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
+{
+    const planes *w = arg;
+    int64_t n = row1 - row0, channel = row0 % w->to.groups, taps = w->to.kernel[0] * w->to.kernel[1];
+    float *rows = w->from.apart + worker * w->from.apart_planes * i1;
+    second_rows s = {&w->second, row0, worker};
+    kb_conv c = w->to;
+    (void)i0;                   /* whole planes */
+    run_between(&w->first, row0, n, rows, rows, worker);
+    c.batch = 1;
+    c.groups = n;
+    c.x = rows;
+    c.w += channel * taps;
+    c.bias = c.bias ? c.bias + channel : NULL;
+    c.y += row0 * c.out[0] * c.out[1];
+    c.finish = finish_second;
+    c.whole_rows = w->second.st->product->whole_rows;
+    c.arg = &s;
+    c.most = 1;
+    kb_conv_f32(&c);            /* by planes: it can't fail */
+}
+
+static kn_status run_planes(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    void *ptrs[2][CG_MAX_BUFFERS];
+    int64_t own[2][32];
+    planes w = {.from = opened_conv(st->product, bases, r), .to = opened_conv(st->then->product, bases, r)};
+    int64_t places = w.from.out[0] * w.from.out[1];
+    w.first = open_piece(p, st, bases, r->scalars, ptrs[0], own[0]);
+    w.second = open_piece(p, st->then, bases, r->scalars, ptrs[1], own[1]);
+    w.from.apart_planes = kb_conv_planes(&w.from);
+    size_t bytes = (size_t)(w.from.apart_planes * places * r->threads) * sizeof(float);
+    w.from.apart = kb_data_alloc(bytes);
+    if (!w.from.apart)
+        return kb_error_status();
+    w.from.y = NULL;
+    w.from.finish = finish_planes;
+    w.from.arg = &w;
+    w.from.whole_rows = true;
+    int ok = kb_conv_f32(&w.from);
+    kb_data_free(w.from.apart, bytes);
+    return ok ? KN_OK : kb_error_status();
+}
+
+static kn_status run_convolution(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    kb_conv c = opened_conv(st->product, bases, r);
+    void *ptrs[CG_MAX_BUFFERS];
+    int64_t own[32];
+    piece w;
+    if (st->then)
+        return run_planes(p, st, bases, r);
     if (st->k) {
         w = open_piece(p, st, bases, r->scalars, ptrs, own);
         c.finish = finish_rows;
         c.arg = &w;
-        c.whole_rows = q->whole_rows;
+        c.whole_rows = st->product->whole_rows;
     }
     return kb_conv_f32(&c) ? KN_OK : kb_error_status();
 }
@@ -209,6 +275,8 @@ static kn_status run_steps(const cg_program *p, char *const *bases, const run *r
     kn_status s = KN_OK;
     for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
         const cg_step *st = &p->steps[i];
+        if (st->inside)
+            continue;
         if (st->writes_input)
             *wrote = true;
         if (__builtin_expect(r->spans != NULL, 0)) {

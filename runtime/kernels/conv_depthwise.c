@@ -16,6 +16,7 @@ enum {
     TOGETHER = 8,               /* small planes */
     BAND = 6144,                /* floats of scratch for the input: with the results they stay in L1 */
     AT_ONCE = 8192,             /* floats of inputs and results in place, likewise */
+    ROWS_AT_ONCE = 28,          /* of a plane that is larger: a multiple of what the kernels compute together */
     WIDE = 40,                  /* columns from which on rows are computed one by one */
     SLACK = 160                 /* floats that kernels may read past the end */
 };
@@ -174,6 +175,8 @@ static bool is_direct(const kb_conv *c)
         && c->padding[0] < k && c->padding[1] < k;
 }
 
+bool kb_conv_is_by_planes(const kb_conv *c) { return kk_conv_is_depthwise(c) && is_direct(c) && c->cout == 1; }
+
 /* Items: planes of y. */
 static void direct_range(void *arg, int64_t begin, int64_t end, int worker)
 {
@@ -190,9 +193,13 @@ static void direct_range(void *arg, int64_t begin, int64_t end, int worker)
         p.weights = c->w + channel * taps;
         p.bias = c->bias ? c->bias + channel : NULL;
         p.dst = c->y + row * places;
-        narrow ? KB_ISA_PICK(kk_planes_narrow)(&p) : KB_ISA_PICK(kk_planes_wide)(&p);
-        if (c->finish)
-            c->finish(c->arg, row, row + p.n, 0, places, worker);
+        bool whole = p.n > 1 || in + places <= AT_ONCE || (c->finish && c->whole_rows);
+        for (p.first = 0; p.first < p.out_h; p.first = p.last) {
+            p.last = whole || p.out_h - p.first < 2 * ROWS_AT_ONCE ? p.out_h : p.first + ROWS_AT_ONCE;
+            narrow ? KB_ISA_PICK(kk_planes_narrow)(&p) : KB_ISA_PICK(kk_planes_wide)(&p);
+            if (c->finish)
+                c->finish(c->arg, row, row + p.n, p.first * p.out_w, p.last * p.out_w, worker);
+        }
     }
 }
 

@@ -15,12 +15,12 @@ typedef struct kk_lanes { int n; int64_t step; kk_run run[16]; } kk_lanes;
 /* Output row x of one plane: x[i] = dot over the taps of src[offset[t] + i] and w[t], i < n. At most 256 taps. */
 typedef struct kk_depthwise { const float *w; const int64_t *offset; int taps; const float *bias; /* added at the end; or NULL */ } kk_depthwise;
 
-/* n neighbouring planes of a depthwise convolution with dilation 1, one output plane for each, all of it. `top` rows and `left` columns of padding come before
+/* n neighbouring planes of a depthwise convolution with dilation 1, one output plane for each: its rows [first, last). `top` rows and `left` columns of padding come before
  * a plane, each less than the kernel; what lies outside otherwise is padding too. */
 typedef struct kk_planes {
     const float *src, *weights, *bias;          /* [n, h, w]; [n, kernel, kernel]; [n], added at the end, or NULL */
     float *dst;                                 /* [n, out_h, out_w] */
-    int64_t n, h, w, out_h, out_w, top, left;
+    int64_t n, h, w, out_h, out_w, top, left, first, last;
     int kernel, stride;
 } kk_planes;
 

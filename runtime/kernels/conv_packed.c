@@ -275,16 +275,15 @@ static void run_tiles(const job *j, const piece *p, const float *taps, int64_t p
 }
 
 /* A 1 x 1 kernel's taps are x: few channels read it where it is. */
-static bool in_place(const job *j)
+static bool is_plain(const kb_conv *c)
 {
-    const kb_conv *c = j->c;
-    return j->taps == 1 && !c->transposed && c->stride[0] * c->stride[1] == 1 && c->padding[0] + c->padding[1] == 0 && c->cout <= 2 * j->tiles->rows;
+    return kk_conv_taps(c) == 1 && !c->transposed && c->stride[0] * c->stride[1] == 1 && c->padding[0] + c->padding[1] == 0;
 }
 
 static bool run_straight(const job *j, const piece *p)
 {
     size_t bytes = (size_t)(BLOCK * PAIR) * sizeof(float);
-    bool direct = in_place(j);
+    bool direct = is_plain(j->c) && p->o1 - p->o0 <= 2 * j->tiles->rows;
     float *taps = direct ? NULL : kb_data_alloc(bytes);
     if (!direct && !taps)
         return false;
@@ -310,6 +309,23 @@ static bool run_straight(const job *j, const piece *p)
         finish(j, p, p->o0, p->o1, 0, j->places);
     if (taps)
         kb_data_free(taps, bytes);
+    return true;
+}
+
+/* A tile's planes at a time, in the worker's own place. */
+static bool run_apart(const job *j, const piece *p)
+{
+    const kb_conv *c = j->c;
+    split s = split_rows(c->cout, j->tiles->rows);
+    for (int64_t tile = 0, o = 0, n; tile < s.tiles; tile++, o += n) {
+        n = s.rows + (tile < s.higher);
+        piece one = *p;
+        one.o0 = o;
+        one.o1 = o + n;
+        one.y = c->apart + p->worker * c->apart_planes * j->places - o * j->places;
+        if (o >= p->o0 && o < p->o1 && !run_straight(j, &one))
+            return false;
+    }
     return true;
 }
 
@@ -386,7 +402,7 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
             p.o0 = t0 * s.rows + min(t0, s.higher);
             p.o1 = t1 * s.rows + min(t1, s.higher);
         }
-        if (p.p0 < p.p1 && p.o0 < p.o1 && !(j->turned ? run_turned(j, &p) : run_straight(j, &p)))
+        if (p.p0 < p.p1 && p.o0 < p.o1 && !(j->turned ? run_turned(j, &p) : c->apart ? run_apart(j, &p) : run_straight(j, &p)))
             atomic_store_explicit(&j->failed, true, memory_order_relaxed);
     }
 }
@@ -404,7 +420,7 @@ static void cut(job *j, int64_t items, int64_t threads)
     if (j->turned) {
         j->across = ceil_div(ceil_div(c->cout, each), 2 * PANEL) * 2 * PANEL;
         j->n_across = ceil_div(c->cout, j->across);
-    } else if (j->places >= 2 * each * unit) {
+    } else if (j->places >= 2 * each * unit && !c->apart) {
         j->along = ceil_div(ceil_div(j->places, each), unit) * unit;
         j->n_along = ceil_div(j->places, j->along);
     } else {
@@ -443,12 +459,25 @@ static bool better_turned(const job *j)
     return j->places <= 2 * ROWS && (j->k < 512 ? 10 : 20) * (padded - j->places) > padded && j->c->cout >= PANEL;
 }
 
-int kk_conv_packed(const kb_conv *c)
+static job make_job(const kb_conv *c)
 {
     job j = {.c = c, .tiles = KB_ISA_PICK(kb_gemm_kernels_of)(), .kernels = KB_ISA_PICK(kk_conv_kernels_of)(), .taps = kk_conv_taps(c),
              .places = kk_conv_places(c), .plane = c->in[0] * c->in[1]};
     j.k = j.taps * c->cin;
     j.turned = better_turned(&j);
+    return j;
+}
+
+int64_t kb_conv_planes(const kb_conv *c)
+{
+    job j = make_job(c);
+    split s = split_rows(c->cout, j.tiles->rows);
+    return kk_conv_is_depthwise(c) || j.turned || !is_plain(c) ? 0 : s.rows + (s.higher > 0);
+}
+
+int kk_conv_packed(const kb_conv *c)
+{
+    job j = make_job(c);
     j.group_floats = j.turned ? kb_gemm_packed_count(j.k, c->cout) : j.k * c->cout;
     size_t bytes = (size_t)(j.group_floats * c->groups) * sizeof(float);
     const kb_form form = {c->w, {1 + j.turned + 2 * c->transposed, c->groups, c->cout, c->cin, j.taps, j.turned ? 0 : j.tiles->rows}};
