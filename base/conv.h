@@ -7,9 +7,6 @@
  * [batch, groups * cout, out] are row-major. y may be undefined before the call and overlaps nothing.
  *
  * FINISH as in gemm.h: rows are planes of y, counted through batch and channels; columns are output places.
- *
- * APART: y isn't kept. What worker w finishes stands at apart + w * apart_planes * places while finish looks at it: whole planes (whole_rows is set), at most
- * apart_planes of one image at a time. So the planes of one convolution go into a depthwise one while they are in the cache.
  */
 #ifndef KB_CONV_H
 #define KB_CONV_H
@@ -25,18 +22,22 @@ typedef struct kb_conv {
     void (*finish)(void *arg, int64_t row0, int64_t row1, int64_t col0, int64_t col1, int worker);     /* NULL: nothing follows */
     void *arg;
     bool whole_rows;                            /* finish takes all columns at once */
-    float *apart;                               /* NULL: y is kept */
-    int64_t apart_planes;                       /* kb_conv_planes */
     int most;                                   /* threads at most; 0: as many as there are */
 } kb_conv;
 
-/* How many planes y comes in at a time, apart; 0: it can't, since the taps would be gathered anew for each few planes. */
-int64_t kb_conv_planes(const kb_conv *c);
-/* Is it a depthwise one with an output plane for each input plane, which needs no scratch and can't fail? Any run of an image's planes is one too. */
-bool kb_conv_is_by_planes(const kb_conv *c);
-
 /* 1; or 0 when scratch memory was short: the failure is recorded and y is undefined. */
 int kb_conv_f32(const kb_conv *c);
+
+/* A 1 x 1 convolution and a depthwise one of its result: some rows of a few planes at a time, which never reach memory. first.y and second.x aren't looked at; first.finish
+ * is NULL, second's as above. `between` works on the first one's result: columns [col0, col1) of rows [row0, row1), bias included, element (r, c) at
+ * base[r * out + c], out being all places of a plane. With first.whole_rows it gets all columns. Rows that two pieces need are made, and worked on, twice. */
+typedef struct kb_conv_chain {
+    kb_conv first, second;
+    void (*between)(void *arg, float *base, int64_t row0, int64_t row1, int64_t col0, int64_t col1, int worker);
+    void *arg;
+} kb_conv_chain;
+bool kb_conv_chain_legal(const kb_conv *first, const kb_conv *second);     /* may they? Data aside; the same on any instruction set */
+int kb_conv_chain_run(const kb_conv_chain *c);      /* as kb_conv_f32; first.most counts */
 
 /* The convolution that a call is, data pointers included, where its operands are row-major f32; else false. Layouts are enough: pointers may be filled in later. */
 bool kb_conv_of_call(kb_conv *c, const kb_call *call);

@@ -103,8 +103,8 @@ static void finish_rows(void *arg, int64_t row0, int64_t row1, int64_t i0, int64
     run_rows(p, worker_ptrs(p, worker, own), row0, row1, i0, i1);
 }
 
-/* Rows between two products: they stand in scratch, so that row row0 of the kernel is the first there. */
-static void run_between(const piece *p, int64_t row0, int64_t n, void *rows, void *worked, int worker)
+/* Rows between two products, columns [i0, i1): they stand in scratch, so that row row0 of the kernel is the first there. */
+static void run_between(const piece *p, int64_t row0, int64_t row1, int64_t i0, int64_t i1, void *rows, void *worked, int worker)
 {
     const cg_step *st = p->st;
     void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
@@ -114,13 +114,14 @@ static void run_between(const piece *p, int64_t row0, int64_t n, void *rows, voi
     for (int b = 0; b < st->n_ptrs; b++)
         if (st->ptrs[b].slot == CG_SLOT_ROWS && !st->scratch[b])
             own[b] = (void *)((uintptr_t)(st->ptrs[b].offset ? worked : rows) - (uintptr_t)before);
-    run_rows(p, own, row0, row0 + n, 0, st->inner);
+    run_rows(p, own, row0, row1, i0, i1);
 }
 
 static void finish_between(void *arg, int64_t row0, int64_t n, void *rows, void *worked, int64_t *lengths, int worker)
 {
+    const piece *p = arg;
     (void)lengths;
-    run_between(arg, row0, n, rows, worked, worker);
+    run_between(p, row0, row0 + n, 0, p->st->inner, rows, worked, worker);
 }
 
 static void *at(char *const *bases, cg_place p) { return bases[p.slot] + p.offset; }
@@ -137,59 +138,25 @@ static kb_conv opened_conv(const cg_product *q, char *const *bases, const run *r
     return c;
 }
 
-/* Two convolutions in one: planes of the first, finished by its kernel in a worker's scratch, go through the depthwise second one and its kernel. */
-typedef struct planes { piece first, second; kb_conv from, to; } planes;
-typedef struct second_rows { const piece *p; int64_t row0; int worker; } second_rows;
-
-static void finish_second(void *arg, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
+/* Two convolutions in one: rows of the first one's planes go through its kernel where they stand. */
+static void finish_planes(void *arg, float *base, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
 {
-    const second_rows *s = arg;
-    (void)worker;               /* of the second convolution alone: it has one */
-    finish_rows((void *)(uintptr_t)s->p, s->row0 + row0, s->row0 + row1, i0, i1, s->worker);
-}
-
-static void finish_planes(void *arg, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
-{
-    const planes *w = arg;
-    int64_t n = row1 - row0, channel = row0 % w->to.groups, taps = w->to.kernel[0] * w->to.kernel[1];
-    float *rows = w->from.apart + worker * w->from.apart_planes * i1;
-    second_rows s = {&w->second, row0, worker};
-    kb_conv c = w->to;
-    (void)i0;                   /* whole planes */
-    run_between(&w->first, row0, n, rows, rows, worker);
-    c.batch = 1;
-    c.groups = n;
-    c.x = rows;
-    c.w += channel * taps;
-    c.bias = c.bias ? c.bias + channel : NULL;
-    c.y += row0 * c.out[0] * c.out[1];
-    c.finish = finish_second;
-    c.whole_rows = w->second.st->product->whole_rows;
-    c.arg = &s;
-    c.most = 1;
-    kb_conv_f32(&c);            /* by planes: it can't fail */
+    const piece *p = arg;
+    run_between(p, row0, row1, i0, i1, base + row0 * p->st->inner, NULL, worker);
 }
 
 static kn_status run_planes(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
 {
     void *ptrs[2][CG_MAX_BUFFERS];
     int64_t own[2][32];
-    planes w = {.from = opened_conv(st->product, bases, r), .to = opened_conv(st->then->product, bases, r)};
-    int64_t places = w.from.out[0] * w.from.out[1];
-    w.first = open_piece(p, st, bases, r->scalars, ptrs[0], own[0]);
-    w.second = open_piece(p, st->then, bases, r->scalars, ptrs[1], own[1]);
-    w.from.apart_planes = kb_conv_planes(&w.from);
-    size_t bytes = (size_t)(w.from.apart_planes * places * r->threads) * sizeof(float);
-    w.from.apart = kb_data_alloc(bytes);
-    if (!w.from.apart)
-        return kb_error_status();
-    w.from.y = NULL;
-    w.from.finish = finish_planes;
-    w.from.arg = &w;
-    w.from.whole_rows = true;
-    int ok = kb_conv_f32(&w.from);
-    kb_data_free(w.from.apart, bytes);
-    return ok ? KN_OK : kb_error_status();
+    kb_conv_chain c = {.first = opened_conv(st->product, bases, r), .second = opened_conv(st->then->product, bases, r), .between = finish_planes};
+    piece first = open_piece(p, st, bases, r->scalars, ptrs[0], own[0]), second = open_piece(p, st->then, bases, r->scalars, ptrs[1], own[1]);
+    c.arg = &first;
+    c.first.whole_rows = st->product->whole_rows;
+    c.second.finish = finish_rows;
+    c.second.arg = &second;
+    c.second.whole_rows = st->then->product->whole_rows;
+    return kb_conv_chain_run(&c) ? KN_OK : kb_error_status();
 }
 
 static kn_status run_convolution(const cg_program *p, const cg_step *st, char *const *bases, const run *r)

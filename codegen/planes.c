@@ -1,15 +1,13 @@
 /* planes.c: a convolution whose planes go on into a depthwise one while they are in the cache, as one step.
  *
- * A product's group leaves one value behind, of which the next group's depthwise convolution makes planes of its own, each from one plane: so the first
- * works on a few channels at a time, in scratch, and what stands between never reaches memory (exec.c, base/conv.h). Legal where nobody else needs that value or
- * the first convolution's own, the kernel between can work in place, and nothing is written in either group but fresh storage.
- *
- * It pays where what is between outgrows a cache, and a few planes of it don't: channels are worked on apart, so the image is read once for each few.
+ * A product's group leaves one value behind, of which the next group's depthwise convolution makes planes of its own, each from one plane: so the two
+ * work on some rows of a few channels at a time, in scratch, and what stands between never reaches memory (kb_conv_chain in base/conv.h). Legal where nobody else
+ * needs that value or the first convolution's own, the kernel between can work in place, and nothing is written in either group but fresh storage. It pays where
+ * what is between would not stay in a cache.
  */
 #include "codegen/internal.h"
 
 #define LEAST_BETWEEN (512 * 1024)      /* bytes */
-#define MOST_PLANES (1024 * 1024)       /* bytes of the planes that are worked on at a time */
 
 static bool has_convolution(const cg_facts *f, const cg_group *g)
 {
@@ -44,15 +42,11 @@ static bool legal(const cg_facts *f, const cg_group *a, const cg_group *b, const
     uint32_t c = f->node[a->product].home, made = f->node[image.i - 1].home;
     int32_t maker = f->src[f->g->nodes[b->product].in];
     return made != c && maker >= 0 && f->node[maker].group == f->node[a->product].group && ir_offset(f->g, image) == 0 && cg_only_inside(f, a, made, b->product)
-        && cg_only_inside(f, a, c, b->product) && cg_conv_of_node(f, a->product, x) && cg_conv_of_node(f, b->product, y) && x->groups == 1 && x->batch == y->batch
-        && x->cout == y->groups && x->out[0] == y->in[0] && x->out[1] == y->in[1] && kb_conv_planes(x) > 0 && kb_conv_is_by_planes(y) && works_in_place(w, c, made);
+        && cg_only_inside(f, a, c, b->product) && cg_conv_of_node(f, a->product, x) && cg_conv_of_node(f, b->product, y) && kb_conv_chain_legal(x, y)
+        && works_in_place(w, c, made);
 }
 
-static bool pays(const kb_conv *x)
-{
-    int64_t plane = x->out[0] * x->out[1] * (int64_t)sizeof(float);
-    return x->batch * x->cout * plane >= LEAST_BETWEEN && kb_conv_planes(x) * plane <= MOST_PLANES;
-}
+static bool pays(const kb_conv *x) { return x->batch * x->cout * x->out[0] * x->out[1] * (int64_t)sizeof(float) >= LEAST_BETWEEN; }
 
 void cg_link_planes(const cg_facts *f, cg_groups *gs, const cg_lowered *lowered)
 {

@@ -168,37 +168,46 @@ static void run_range(void *arg, int64_t begin, int64_t end, int worker)
 }
 
 /* ---- small kernels, in place ------------------------------------------------------------------------------------------------------------- */
-static bool is_direct(const kb_conv *c)
+bool kk_conv_is_direct(const kb_conv *c)
 {
     int64_t k = c->kernel[0], s = c->stride[0];
-    return (k == 3 || k == 5) && c->kernel[1] == k && (s == 1 || s == 2) && c->stride[1] == s && c->dilation[0] == 1 && c->dilation[1] == 1
+    return kk_conv_is_depthwise(c) && (k == 3 || k == 5) && c->kernel[1] == k && (s == 1 || s == 2) && c->stride[1] == s && c->dilation[0] == 1 && c->dilation[1] == 1
         && c->padding[0] < k && c->padding[1] < k;
 }
 
-bool kb_conv_is_by_planes(const kb_conv *c) { return kk_conv_is_depthwise(c) && is_direct(c) && c->cout == 1; }
+/* Neighbouring planes of one channel each, or one plane. */
+static void planes(const kb_conv *c, const float *src, int64_t row, int64_t n, int64_t y0, int64_t y1, int worker)
+{
+    int64_t channel = row % (c->groups * c->cout), places = kk_conv_places(c);
+    const kk_planes p = {.n = n, .h = c->in[0], .w = c->in[1], .out_h = c->out[0], .out_w = c->out[1], .top = c->padding[0], .left = c->padding[1],
+                         .kernel = (int)c->kernel[0], .stride = (int)c->stride[0], .first = y0, .last = y1, .src = src,
+                         .weights = c->w + channel * kk_conv_taps(c), .bias = c->bias ? c->bias + channel : NULL, .dst = c->y + row * places};
+    p.out_w <= 8 ? KB_ISA_PICK(kk_planes_narrow)(&p) : KB_ISA_PICK(kk_planes_wide)(&p);
+    if (c->finish)
+        c->finish(c->arg, row, row + n, y0 * c->out[1], y1 * c->out[1], worker);
+}
+
+void kk_conv_planes(const kb_conv *c, const float *src, int64_t row0, int64_t row1, int64_t y0, int64_t y1, int worker)
+{
+    int64_t in = c->in[0] * c->in[1], each = (y1 - y0) * (c->stride[0] * c->stride[0] * c->in[1] + c->out[1]), most = max(1, AT_ONCE / each);
+    for (int64_t row = row0, n; row < row1; row += n) {
+        n = min(most, row1 - row);
+        planes(c, src + (row - row0) * in, row, n, y0, y1, worker);
+    }
+}
 
 /* Items: planes of y. */
 static void direct_range(void *arg, int64_t begin, int64_t end, int worker)
 {
     const kb_conv *c = arg;
-    int64_t in = c->in[0] * c->in[1], places = kk_conv_places(c), taps = kk_conv_taps(c), channels = c->groups * c->cout;
+    int64_t in = c->in[0] * c->in[1], places = kk_conv_places(c), channels = c->groups * c->cout, height = c->out[0];
     int64_t most = c->cout > 1 ? 1 : max(1, AT_ONCE / (in + places));
-    kk_planes p = {.h = c->in[0], .w = c->in[1], .out_h = c->out[0], .out_w = c->out[1], .top = c->padding[0], .left = c->padding[1],
-                   .kernel = (int)c->kernel[0], .stride = (int)c->stride[0]};
-    bool narrow = p.out_w <= 8;
-    for (int64_t row = begin; row < end; row += p.n) {
-        int64_t channel = row % channels;
-        p.n = min(min(most, end - row), channels - channel);
-        p.src = c->x + row / c->cout * in;
-        p.weights = c->w + channel * taps;
-        p.bias = c->bias ? c->bias + channel : NULL;
-        p.dst = c->y + row * places;
-        bool whole = p.n > 1 || in + places <= AT_ONCE || (c->finish && c->whole_rows);
-        for (p.first = 0; p.first < p.out_h; p.first = p.last) {
-            p.last = whole || p.out_h - p.first < 2 * ROWS_AT_ONCE ? p.out_h : p.first + ROWS_AT_ONCE;
-            narrow ? KB_ISA_PICK(kk_planes_narrow)(&p) : KB_ISA_PICK(kk_planes_wide)(&p);
-            if (c->finish)
-                c->finish(c->arg, row, row + p.n, p.first * p.out_w, p.last * p.out_w, worker);
+    bool whole = in + places <= AT_ONCE || (c->finish && c->whole_rows);
+    for (int64_t row = begin, n; row < end; row += n) {
+        n = min(min(most, end - row), channels - row % channels);
+        for (int64_t y = 0, to; y < height; y = to) {
+            to = whole || height - y < 2 * ROWS_AT_ONCE ? height : y + ROWS_AT_ONCE;
+            planes(c, c->x + row / c->cout * in, row, n, y, to, worker);
         }
     }
 }
@@ -218,7 +227,7 @@ int kk_conv_depthwise(const kb_conv *c)
 {
     job j = {.c = c, .kernels = KB_ISA_PICK(kk_conv_kernels_of)(), .taps = kk_conv_taps(c)};
     int64_t items = c->batch * c->groups, most = c->most ? min(kb_threads(), c->most) : kb_threads();
-    if (is_direct(c)) {
+    if (kk_conv_is_direct(c)) {
         run_direct(c, most);
         return true;
     }
