@@ -122,6 +122,8 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     }
     if (s == KN_OK && dir)
         dump_kernels(dir, &b.gs, b.lowered);
+    if (s == KN_OK && !p->device)
+        cg_link_planes(&b.f, &b.gs, b.lowered);
     if (s == KN_OK)
         s = cg_plan(p, &b.f, &b.gs, b.lowered);
     if (s == KN_OK)

@@ -114,7 +114,8 @@ typedef struct cg_group {
     int n;
     int32_t product;            /* fused with this product: works on its rows as they are finished; -1: none */
     int32_t second;             /* with a product: what becomes of its rows is the A of this one, and stays in the cache (chain.c); -1: none */
-    bool fused, dead /* merged into another */;
+    int32_t then;               /* with a convolution: its planes go on into this depthwise one's group, which comes next; -1: nowhere (planes.c) */
+    bool fused, dead /* merged into another */, inside /* another one's `then` */;
     int cost;
 } cg_group;
 
@@ -132,6 +133,9 @@ bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second);
 bool cg_chain_pays(const cg_facts *f, const cg_group *g, int32_t second);
 /* The product that a node is, as far as its layouts tell. False where it is none. */
 bool cg_gemm_of_node(const cg_facts *f, int32_t node, const kb_type *result /* NULL: row-major */, kb_gemm *out);
+bool cg_conv_of_node(const cg_facts *f, int32_t node, kb_conv *out);     /* likewise */
+/* Does nobody but the group's members, and the second product as its A or image, touch the storage? */
+bool cg_only_inside(const cg_facts *f, const cg_group *g, uint32_t root, int32_t second);
 bool cg_same_rows(const kb_gemm *first, const kb_gemm *second);
 /* sink.c: may the operator, last of its group, write its result where the copy of it would? Then `t` is the type that it writes. */
 bool cg_sink_legal(const cg_facts *f, const cg_group *maker, const cg_group *copies, int32_t node, int32_t copy);
@@ -154,6 +158,12 @@ typedef struct cg_lowered {
     uint64_t form;                      /* lp_form of k */
 } cg_lowered;
 kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by group; zeroed */);
+
+/* planes.c: of neighbours in the order, which convolutions hand their planes on? Sets then and inside. */
+void cg_link_planes(const cg_facts *f, cg_groups *gs, const cg_lowered *lowered);
+/* plan.c: do two buffers of a kernel hold the same elements at the same places? Is q never loaded in a later phase than r is first stored? */
+bool cg_same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b);
+bool cg_read_before(const lp_kernel *k, uint32_t q, uint32_t r);
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------------ */
 /* Where a pointer comes from: a slot of the run's table of bases, plus bytes. */
@@ -190,6 +200,8 @@ kn_status cg_run_into(const cg_program *p, void *const *inputs, const kb_source 
 typedef struct cg_step {
     bool eager;                 /* an operator as a whole: its eager kernel, or on a device its own code where `device` is set */
     const cg_product *product, *second;
+    const struct cg_step *then; /* a convolution's planes go on into this step, a depthwise convolution with a kernel */
+    bool inside;                /* another step's `then`: runs there */
     bool apart;                 /* of two products: the kernel between them reads the first's rows after it has stored some of the second's */
     const cg_control *control;                  /* of an eager call that chooses between programs */
     bool writes_input;          /* storage older than the run */
@@ -218,7 +230,7 @@ typedef struct cg_step {
 } cg_step;
 
 enum { CG_SLOT_NULL = 0, CG_SLOT_ARENA = 1, CG_SLOT_CONSTS = 2, CG_SLOT_SCALARS = 3,
-    CG_SLOT_ROWS = 4 /* scratch between two products; offset 1: the second's A */, CG_SLOT_INPUT = 5 /* then inputs, then outputs */ };
+    CG_SLOT_ROWS = 4 /* scratch between two products; offset 1: the second's A, apart */, CG_SLOT_INPUT = 5 /* then inputs, then outputs */ };
 
 struct cg_program {
     kb_arena arena;
