@@ -551,7 +551,7 @@ static tr_variant *code_for(tr_frame *f, tr_graph *g)
 {
     if (!f->generic)
         return atomic_load_explicit(&g->variant, memory_order_acquire);
-    if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g) || strcmp(kb_env(KB_ENV_KN_BACKEND), "none") == 0)
+    if (g->stops || (g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g) || strcmp(kb_env(KB_ENV_KN_BACKEND), "none") == 0)
         return NULL;
     return tr_plan_take(f, g);
 }

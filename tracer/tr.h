@@ -115,6 +115,7 @@ struct tr_graph {
     tr_event *begin, *end;                      /* ops stand strictly between; begin is a root or an ending event */
     int n_ops, number;
     bool writes;
+    bool stops;                                 /* an op that checks values stands after a write: it runs op by op, to stop where eager does */
     _Atomic(tr_variant *) variant;              /* NULL until compiled */
     uint32_t first_slot, end_slot;
     _Atomic(uint32_t) surprises;                /* calls on which a value was needed that the variant doesn't output */
