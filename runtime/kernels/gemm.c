@@ -231,7 +231,7 @@ static plan plan_of(const part *p)
     q.strip = q.a_strided || q.a_whole ? (q.b_pack && !q.b_deep ? STRIP_PACKED : STRIP) : max(STRIP_PACKED, l2 / 3 / q.rows / STRIP * STRIP);
     if (q.a_whole && p->finish && !p->finish->whole_rows)
         q.strip = max(q.strip, min(STRIP_FINISHED, columns_at_once(p, q.rows, p->n)));
-    q.strip = min(q.strip, ceil_div(p->n, PANEL) * PANEL);
+    q.strip = ceil_div(min(q.strip, p->n), PANEL) * PANEL;
     q.cols = q.b_deep ? min(ceil_div(p->n, PANEL) * PANEL, max(q.strip, min(COLS_BLOCK, DEEP_B / p->k / STRIP * STRIP))) : p->n;
     if (!q.a_strided)
         q.a_floats = q.rows * (q.a_whole ? p->k : min(p->k, BLOCK)) + PANEL;
@@ -380,20 +380,20 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* Cuts an item for `threads` threads: the grid whose slowest thread has least to do, packing of both operands counted in. */
+/* Cuts an item for `threads` threads: the grid whose slowest thread has least to do, packing of both operands counted in. Where work on whole rows follows
+ * and there are rows enough, threads get rows, so that each finishes its own. */
 static void cut(job *j, int64_t threads)
 {
     const part *p = &j->whole;
     double best = 0;
-    for (int64_t tm = 1; tm <= threads; tm++) {
-        int64_t tn = threads / tm;
-        int64_t rows = ceil_div(ceil_div(p->m, tm), p->kernels->rows) * p->kernels->rows;
+    bool by_rows = p->finish && p->finish->whole_rows && p->m >= threads * p->kernels->rows;
+    for (int64_t tm = by_rows ? threads : 1; tm <= threads; tm++) {
+        int64_t tn = threads / tm, rows = ceil_div(p->m, tm);
         int64_t cols = ceil_div(ceil_div(p->n, tn), 2 * PANEL) * 2 * PANEL;
         double cost;
-        rows = tm == 1 ? p->m : min(rows, p->m);
         cols = tn == 1 ? p->n : min(cols, p->n);
         cost = (double)rows * (double)cols + 16.0 * (double)(rows + cols);
-        if (tm == 1 || cost < best) {
+        if (best == 0 || cost < best) {
             best = cost;
             j->tm = tm;
             j->tn = tn;
