@@ -220,15 +220,16 @@ static int64_t columns_at_once(const part *p, int64_t m, int64_t n)
 static plan plan_of(const part *p)
 {
     plan q = {0};
-    int64_t l2 = kb_cpu_l2() / (int64_t)sizeof(float);
+    int64_t l2 = kb_cpu_l2() / (int64_t)sizeof(float), wide;
     bool few = p->m <= p->kernels->rows + IN_PLACE_SPARE;
     bool small = p->k * p->n <= IN_PLACE_B && (p->b_k % 1024 || p->k * p->m <= 64 * BLOCK); /* rows 4 KiB apart share L1 sets */
     q.b_pack = !p->prepacked && !(p->b_n == 1 && (few || small));
     q.a_strided = p->m <= p->kernels->rows_strided || p->n <= A_IN_PLACE_COLS;
     q.rows = min(p->m, ROWS_BLOCK);
-    q.a_whole = !q.a_strided && q.rows * p->k <= l2 / 2;
+    wide = l2 / 3 / q.rows / STRIP * STRIP; /* columns of C that stay in L2 */
+    q.a_whole = !q.a_strided && q.rows * p->k <= (p->n <= wide ? l2 / 4 : l2 / 2); /* C as a whole is small enough: a block of k of A will do */
     q.b_deep = q.b_pack && p->m > q.rows;
-    q.strip = q.a_strided || q.a_whole ? (q.b_pack && !q.b_deep ? STRIP_PACKED : STRIP) : max(STRIP_PACKED, l2 / 3 / q.rows / STRIP * STRIP);
+    q.strip = q.a_strided || q.a_whole ? (q.b_pack && !q.b_deep ? STRIP_PACKED : STRIP) : max(STRIP_PACKED, wide);
     if (q.a_whole && p->finish && !p->finish->whole_rows)
         q.strip = max(q.strip, min(STRIP_FINISHED, columns_at_once(p, q.rows, p->n)));
     q.strip = ceil_div(min(q.strip, p->n), PANEL) * PANEL;
