@@ -294,8 +294,8 @@ static bool run_straight(const job *j, const piece *p)
     float *taps = direct ? NULL : kb_data_alloc(bytes);
     if (!direct && !taps)
         return false;
-    for (int64_t place = p->p0; place < p->p1; place += PLACES) {
-        int64_t n = min(PLACES, p->p1 - place);
+    for (int64_t place = p->p0, n; place < p->p1; place += n) {
+        n = p->p1 - place < 2 * PLACES ? p->p1 - place : PLACES;
         for (int64_t at = 0; at < j->k; at += BLOCK) {
             int64_t k = min(BLOCK, j->k - at);
             if (direct) {
