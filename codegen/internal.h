@@ -25,7 +25,7 @@ typedef enum cg_kind {
     CG_SOFTMAX,         /* softmax, log_softmax over the last axis */
     CG_NORM,            /* layer_norm */
     CG_CHANNEL_NORM,    /* batch_norm in evaluation; inner: a plane, one channel's */
-    CG_PRODUCT,         /* matmul, linear and their like, convolutions, in f32 */
+    CG_PRODUCT,         /* matmul, linear and their like, convolutions, in f32; on a device products in f16 and bf16, too */
     CG_EAGER            /* a call of the eager kernel */
 } cg_kind;
 
@@ -52,17 +52,18 @@ typedef struct cg_facts {
     int32_t *next_read;         /* by operand */
     int32_t *reader;            /* by operand: its node */
     uint8_t *output;            /* by node: an output lives in its storage */
-    bool all_eager;
+    bool all_eager, fast /* KN_FAST */;
     int device;                 /* where its values are */
     int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
 } cg_facts;
 
-kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager);
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager, bool fast);
 void cg_facts_fini(cg_facts *f);
 kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type *types);  /* types: KB_MAX_IN of them */
 static inline bool cg_is_weak(const ir_graph *g, ir_ref r) { uint16_t op = ir_get(g, r)->op; return op == IR_SCALAR || op == IR_CONST; }
 int64_t cg_numel(const kb_type *t);
 int64_t cg_trailing(const kb_type *x, const int64_t *dims);     /* elements reduced to one, if these are trailing axes; else 0 */
+ir_graph *cg_decompose(const ir_graph *g);  /* decompose.c: of a device: operators without code of their own, as smaller ones. NULL: there are none */
 ir_graph *cg_split(ir_graph *g);    /* split.c: long rows that are reduced, in chunks. Takes g over */
 
 /* How a pointwise node is computed: a row of bodies.def and which operands it takes, or a plain conversion (body NULL). */
@@ -171,6 +172,7 @@ typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
 /* A prepared product, or convolution of a by b. */
 typedef struct cg_product {
     bool is_conv;
+    kn_dtype dtype;             /* of all operands and the result */
     kb_gemm gemm;               /* all but its pointers */
     kb_conv conv;               /* likewise */
     cg_place a, b, c, bias;     /* bias: CG_SLOT_NULL where there is none */
@@ -185,7 +187,7 @@ typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernel
 
 /* The regions of a control operator as programs (control.c) */
 typedef struct cg_control cg_control;
-cg_control *cg_control_new(const int64_t *words, bool all_eager, bool text);    /* NULL after a failure */
+cg_control *cg_control_new(const int64_t *words, bool all_eager, bool fast, bool text);    /* NULL after a failure */
 void cg_control_free(cg_control *r);            /* NULL: nothing */
 const struct cg_program *cg_control_program(const cg_control *r, int which);
 bool cg_control_wants_source(const cg_control *r, int operand);     /* of the operator: packed forms of it would be used */
@@ -237,7 +239,7 @@ struct cg_program {
     int64_t *output_bytes;
     int64_t arena_bytes, scratch_bytes /* a worker */;
     int device;                 /* everything is there but constants and scalars */
-    int64_t scratch_rows;       /* of a device: workers at most */
+    int64_t scratch_rows;       /* workers at most; of the CPU threads, if those are fewer */
     int64_t *input_bytes;       /* of a device: what each input's view spans */
     cg_device_graph *graph;     /* .reduce_overhead on a device; NULL: run step by step */
     int64_t check_at;           /* of a device: where in the arena operators say that a value was out of range */
@@ -252,6 +254,14 @@ struct cg_program {
     _Atomic(uint32_t *) spans;  /* steps, then pieces of steps, as the profiler numbers them; made when first profiled */
     lp_kernel **kernels;        int64_t n_kernels, cap_kernels;     /* interpreted ones */
 };
+
+/* What a thread's scratch takes of the arena: nothing where its stack has room. */
+enum { CG_STACK_SCRATCH = 16 << 10 };
+static inline int64_t cg_arena_scratch(const cg_program *p) { return p->scratch_bytes <= CG_STACK_SCRATCH ? 0 : p->scratch_bytes; }
+/* arena.c: blocks in use from one step to another. */
+typedef struct cg_block { int32_t first, last; int64_t bytes, offset; } cg_block;
+int64_t cg_arena_least(const cg_block *b, int64_t n, int64_t n_steps);     /* what is in use at once, at most; -1 when memory is short */
+int64_t cg_arena_pack(cg_block *b, int64_t n);  /* sets offsets; the bytes of the arena; -1, nothing changed: too many, or memory is short */
 
 const uint32_t *cg_profile_steps(const cg_program *p);      /* NULL when memory is short */
 kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered /* by group */);
