@@ -146,10 +146,24 @@ static LLVMValueRef widen(ll_emit *e, LLVMValueRef x, const ll_active *a, LLVMVa
     return LLVMBuildShuffleVector(e->b, x, others, LLVMConstVector(pick, LL_LANES), "");
 }
 
+/* In a kernel that contracts, a sum of products takes them as multiply-adds. False where it isn't one. */
+static bool add_product(ll_emit *e, ll_accumulator *r, const ll_active *a)
+{
+    const lp_inst *p = &e->k->insts[e->k->insts[r->inst].a];
+    LLVMTypeRef t = LLVMTypeOf(r->acc);
+    if (!e->k->contracts || r->kind != LP_RED_SUM || p->op != LP_MUL || !ll_is_float(p->type) || !e->varies[e->k->insts[r->inst].a] || a->width != LL_LANES || a->mask)
+        return false;
+    LLVMValueRef x[3] = {ll_get(e, p->a, LL_LANES), ll_get(e, p->b, LL_LANES), r->acc};
+    r->acc = ll_call(e, "llvm.fma", &t, 1, x, 3);
+    return true;
+}
+
 void ll_reduce_step(ll_emit *e, const ll_active *a, LLVMValueRef pos)
 {
     for (int i = 0; i < e->n_red; i++) {
         ll_accumulator *r = &e->red[i];
+        if (a->count == LL_LANES && add_product(e, r, a))
+            continue;
         LLVMValueRef x = ll_get(e, e->k->insts[r->inst].a, a->width);
         if (r->lane_type != ll_type(e, type_of(e, r)))
             x = LLVMBuildSExt(e->b, x, ll_vector(r->lane_type, a->width), "");
