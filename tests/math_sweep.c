@@ -41,7 +41,7 @@ static const function functions[] = {
     {"log10", 2, log10, NULL, 0}, {"log1p", 2, log1p, NULL, 0}, {"sin", 2, sin, NULL, 0}, {"cos", 2, cos, NULL, 0}, {"tan", 4, tan, NULL, 0},
     {"asin", 2, asin, NULL, 0}, {"acos", 2, acos, NULL, 0}, {"atan", 2, atan, NULL, 0}, {"sinh", 2, sinh, NULL, 0}, {"cosh", 2, cosh, NULL, 0},
     {"tanh", 2, tanh, NULL, 0}, {"erf", 2, erf, NULL, 0}, {"erfc", 1, erfc, NULL, 0}, {"sigmoid", 2, ref_sigmoid, NULL, 0},
-    {"silu", 1.75, ref_silu, NULL, 0}, {"mish", 1.75, ref_mish, NULL, 0}, {"softplus", 2, ref_softplus, NULL, 0}, {"log_sigmoid", 2, ref_log_sigmoid, NULL, 0},
+    {"silu", 2.1, ref_silu, NULL, 0}, {"mish", 2, ref_mish, NULL, 0}, {"softplus", 2, ref_softplus, NULL, 0}, {"log_sigmoid", 2, ref_log_sigmoid, NULL, 0},
     {"gelu", 2, ref_gelu, NULL, 1}, {"gelu_tanh", 2, ref_gelu_tanh, NULL, 1}, {"rsqrt", 1.5, ref_rsqrt, NULL, 0}, {"elu", 2, ref_elu, NULL, 0},
     {"pow", 1, NULL, pow, 0}, {"atan2", 2, NULL, atan2, 0}, {"fmod", 0, NULL, fmod, 0}, {"remainder", 0.5, NULL, ref_remainder, 0},
 };
