@@ -146,15 +146,42 @@ static LLVMValueRef widen(ll_emit *e, LLVMValueRef x, const ll_active *a, LLVMVa
     return LLVMBuildShuffleVector(e->b, x, others, LLVMConstVector(pick, LL_LANES), "");
 }
 
+static LLVMValueRef part(ll_emit *e, LLVMValueRef x, int from, int n)
+{
+    LLVMValueRef pick[LL_LANES];
+    for (int i = 0; i < n; i++)
+        pick[i] = LLVMConstInt(e->i32, (uint64_t)(from + i), false);
+    return LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(pick, (unsigned)n), "");
+}
+
+/* 32 lanes join the accumulator; pos: element number of the first */
+static void join(ll_emit *e, ll_accumulator *r, LLVMValueRef x, LLVMValueRef pos)
+{
+    if (!r->index) {
+        r->acc = combine(e, r, r->acc, x);
+        return;
+    }
+    LLVMValueRef take = better(e, r, x, r->acc), vector = LLVMBuildLShr(e->b, pos, ll_int(e, 5), "");
+    if (r->index_type != e->i64)
+        vector = LLVMBuildTrunc(e->b, vector, r->index_type, "");
+    r->acc = LLVMBuildSelect(e->b, take, x, r->acc, "");
+    r->at = LLVMBuildSelect(e->b, take, ll_splat(e, vector, LL_LANES), r->at, "");
+    r->nan = LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, ""), x, r->nan, "");
+}
+
 /* In a kernel that contracts, a sum of products takes them as multiply-adds. False where it isn't one. */
 static bool add_product(ll_emit *e, ll_accumulator *r, const ll_active *a)
 {
     const lp_inst *p = &e->k->insts[e->k->insts[r->inst].a];
     LLVMTypeRef t = LLVMTypeOf(r->acc);
-    if (!e->k->contracts || r->kind != LP_RED_SUM || p->op != LP_MUL || !ll_is_float(p->type) || !e->varies[e->k->insts[r->inst].a] || a->width != LL_LANES || a->mask)
+    if (!e->k->contracts || r->kind != LP_RED_SUM || p->op != LP_MUL || !ll_is_float(p->type) || !e->varies[e->k->insts[r->inst].a] || a->mask
+        || a->count != a->width || a->width % LL_LANES)
         return false;
-    LLVMValueRef x[3] = {ll_get(e, p->a, LL_LANES), ll_get(e, p->b, LL_LANES), r->acc};
-    r->acc = ll_call(e, "llvm.fma", &t, 1, x, 3);
+    LLVMValueRef x = ll_get(e, p->a, a->width), y = ll_get(e, p->b, a->width);
+    for (int from = 0; from < a->width; from += LL_LANES) {
+        LLVMValueRef in[3] = {a->width > LL_LANES ? part(e, x, from, LL_LANES) : x, a->width > LL_LANES ? part(e, y, from, LL_LANES) : y, r->acc};
+        r->acc = ll_call(e, "llvm.fma", &t, 1, in, 3);
+    }
     return true;
 }
 
@@ -162,31 +189,16 @@ void ll_reduce_step(ll_emit *e, const ll_active *a, LLVMValueRef pos)
 {
     for (int i = 0; i < e->n_red; i++) {
         ll_accumulator *r = &e->red[i];
-        if (a->count == LL_LANES && add_product(e, r, a))
+        if (add_product(e, r, a))
             continue;
         LLVMValueRef x = ll_get(e, e->k->insts[r->inst].a, a->width);
         if (r->lane_type != ll_type(e, type_of(e, r)))
             x = LLVMBuildSExt(e->b, x, ll_vector(r->lane_type, a->width), "");
-        x = widen(e, x, a, identity(e, r));
-        if (!r->index) {
-            r->acc = combine(e, r, r->acc, x);
-            continue;
-        }
-        LLVMValueRef take = better(e, r, x, r->acc), vector = LLVMBuildLShr(e->b, pos, ll_int(e, 5), "");
-        if (r->index_type != e->i64)
-            vector = LLVMBuildTrunc(e->b, vector, r->index_type, "");
-        r->acc = LLVMBuildSelect(e->b, take, x, r->acc, "");
-        r->at = LLVMBuildSelect(e->b, take, ll_splat(e, vector, LL_LANES), r->at, "");
-        r->nan = LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, ""), x, r->nan, "");
+        if (a->width <= LL_LANES)
+            join(e, r, widen(e, x, a, identity(e, r)), pos);
+        for (int from = 0; a->width > LL_LANES && from < a->width; from += LL_LANES)        /* whole vectors, one after another */
+            join(e, r, part(e, x, from, LL_LANES), LLVMBuildAdd(e->b, pos, ll_int(e, from), ""));
     }
-}
-
-static LLVMValueRef part(ll_emit *e, LLVMValueRef x, int from, int n)
-{
-    LLVMValueRef pick[LL_LANES];
-    for (int i = 0; i < n; i++)
-        pick[i] = LLVMConstInt(e->i32, (uint64_t)(from + i), false);
-    return LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(pick, (unsigned)n), "");
 }
 
 static LLVMValueRef fold(ll_emit *e, const ll_accumulator *r)
