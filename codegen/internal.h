@@ -65,6 +65,9 @@ int64_t cg_numel(const kb_type *t);
 int64_t cg_trailing(const kb_type *x, const int64_t *dims);     /* elements reduced to one, if these are trailing axes; else 0 */
 ir_graph *cg_decompose(const ir_graph *g);  /* decompose.c: of a device: operators without code of their own, as smaller ones. NULL: there are none */
 ir_graph *cg_split(ir_graph *g);    /* split.c: long rows that are reduced, in chunks. Takes g over */
+ir_graph *cg_widen(ir_graph *g);    /* widen.c: products of f16 and bf16 as conversions and f32 products. Takes g over */
+/* g anew, the wanted nodes as `rewritten` emits them (map: by g's nodes); g itself where that fails. Takes g over. */
+ir_graph *cg_rewrite(ir_graph *g, bool (*wanted)(const ir_graph *g, uint32_t node), ir_ref (*rewritten)(ir_graph *to, const ir_graph *g, uint32_t node, const ir_ref *map));
 
 /* How a pointwise node is computed: a row of bodies.def and which operands it takes, or a plain conversion (body NULL). */
 typedef struct cg_recipe {
