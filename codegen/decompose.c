@@ -367,5 +367,7 @@ ir_graph *cg_decompose(const ir_graph *g)
     bool any = false;
     for (int64_t i = 0; i < g->n_nodes; i++)
         any |= may_matter(g, (uint32_t)i);
-    return any ? rewritten(g) : NULL;           /* after a failure: the graph as it was does as well */
+    ir_graph *to = any ? rewritten(g) : NULL, *live = to ? ir_pass_find("dce")->run(to) : NULL;     /* operands of results that nobody wants */
+    ir_free(to);
+    return live;                                /* after a failure the graph as it was does as well */
 }

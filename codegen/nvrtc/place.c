@@ -90,24 +90,22 @@ bool op_repeat(op_text *o)
 }
 
 /* The number of operand k as the bits of the result's dtype, "fill". */
-static bool fill_of(op_text *o, int k)
+static void fill_of(op_text *o, int k)
 {
     kn_dtype d = o->c->out[0].layout->dtype, from = k < o->c->n_in && o->c->in[k].layout ? o->c->in[k].layout->dtype : KN_I64;
     bool real = op_is_real(d);
     if (k >= o->c->n_in || !o->c->in[k].layout) {
         nv_put(&o->text, "        const %s fill = 0;\n", nv_memory_type(d));
-        return true;
+        return;
     }
-    if (from == KN_F64 ? !real : real && from != KN_I64)
-        return false;
+    const char *value = from == KN_F64 ? "kn_f64" : "";
     nv_put(&o->text, "        const %s fill = ", nv_memory_type(d));
     if (d == KN_BOOL)
-        nv_put(&o->text, "a%d != 0;\n", k);
+        nv_put(&o->text, "%s(a%d) != 0;\n", value, k);
     else if (real)
-        nv_put(&o->text, "%s((%s)%s(a%d));\n", op_narrowed(d), d == KN_F64 ? "double" : "float", from == KN_F64 ? "kn_f64" : "", k);
+        nv_put(&o->text, "%s((%s)%s(a%d));\n", op_narrowed(d), d == KN_F64 ? "double" : "float", value, k);
     else
-        nv_put(&o->text, "(%s)a%d;\n", nv_memory_type(d), k);
-    return true;
+        nv_put(&o->text, "(%s)%s(%s(a%d));\n", nv_memory_type(d), from == KN_F64 ? "kn_to_i64" : "", value, k);
 }
 
 bool op_pad(op_text *o)
@@ -124,8 +122,8 @@ bool op_pad(op_text *o)
     op_integers(o, "s", x->rank, x->strides);
     op_integers(o, "m", x->rank, x->sizes);
     op_integers(o, "before", x->rank, before);
-    if (mode == CONSTANT && !fill_of(o, 1))
-        return false;
+    if (mode == CONSTANT)
+        fill_of(o, 1);
     op_coordinates(o, "t", "n", y->rank);
     if (mode == CONSTANT)
         nv_put(&o->text, "        bool inside = true;\n");
@@ -197,8 +195,8 @@ bool op_scatter(op_text *o, bool add)
     o->before = plus;
     op_pointers(o, false);
     op_each(o, y->numel);
-    if (!src && !fill_of(o, 2))
-        return false;
+    if (!src)
+        fill_of(o, 2);
     op_integers(o, "n", y->rank, y->sizes);
     op_integers(o, "x", x->rank, x->strides);
     op_integers(o, "i", index->rank, index->sizes);
