@@ -129,6 +129,13 @@ static kn_value largest(kn_tensor **in)
 CASE(scattered, kn_tuple(kn_scatter(kn_reshape(kn_narrow(in[X], 0, 0, 4), KN_SHAPE(4, 35)), 1, in[PLACES], kn_value_tensor(kn_narrow(in[PROBS], 0, 0, 4))),
                          kn_scatter_add(kn_narrow(in[PROBS], 0, 0, 5), 0, in[PLACES], kn_narrow(in[PROBS], 0, 1, 4)), kn_scatter(in[WHOLE], 0, in[PLACES], kn_value_int(77)),
                          kn_scatter_add(kn_narrow(kn_select(in[HALF], 2, 1), 0, 0, 4), 1, in[PLACES], kn_transpose(kn_narrow(kn_select(in[HALF], 1, 0), 1, 0, 4), 0, 1))))
+static kn_value scattered_long(kn_tensor **in)
+{
+    kn_tensor *at = kn_reshape(kn_repeat(in[CLASSES], KN_SHAPE(180)), KN_SHAPE(720, 2)), *x = kn_reshape(kn_repeat(in[X], KN_SHAPE(2, 2, 2)), KN_SHAPE(-1));
+    kn_tensor *places = kn_reshape(at, KN_SHAPE(-1)), *src = kn_narrow(x, 0, 0, 1440);
+    return kn_tuple(kn_scatter_add(kn_narrow(x, 0, 3, 9), 0, places, src), kn_scatter(kn_narrow(in[WHOLE], 0, 0, 2), 1, kn_reshape(places, KN_SHAPE(1, 1440)), kn_value_int(5)),
+                    kn_scatter_add(kn_select(in[WHOLE], 0, 1), 0, places, kn_to(kn_mul(src, 9.0), KN_I64)));
+}
 CASE(one_hots, kn_tuple(kn_one_hot(in[CLASSES], 8), kn_one_hot(in[PLACES], 5)))
 CASE(resized, kn_tuple(kn_interpolate(in[IMAGE], KN_SHAPE(7, 3)), kn_interpolate(in[X], KN_SHAPE(11), .mode = "linear"),
                        kn_interpolate(in[IMAGE], KN_SHAPE(9, 4), .mode = "bilinear"), kn_interpolate(in[IMAGE], KN_SHAPE(8, 9), .mode = "bilinear", .align_corners = true),
@@ -142,7 +149,7 @@ static const struct { const char *name; run_fn *run; bool exact; } cases[] = {
     {"distances", distances, false}, {"likelihoods", likelihoods, false}, {"losses by class", class_losses, false}, {"losses by class, images", class_loss_2d, false},
     {"flip, roll, repeat", moved, true}, {"pad", padded, true}, {"cumsum, cumprod", running, true}, {"logcumsumexp", running_logs, false},
     {"cummax, cummin", running_best, true}, {"sort", sorted, true}, {"sort in memory", sorted_long, true}, {"topk", largest, true},
-    {"scatter", scattered, true}, {"one_hot", one_hots, true}, {"resizing", resized, true}, {"random numbers", random_numbers, true},
+    {"scatter", scattered, true}, {"scatter of many", scattered_long, true}, {"one_hot", one_hots, true}, {"resizing", resized, true}, {"random numbers", random_numbers, true},
 };
 
 /* ---- both ways ----------------------------------------------------------------------------------------------------------------------- */
@@ -185,7 +192,7 @@ static void nothing_on_the_host(const char *name, const char *allowed)
         cr_expect(strstr(allowed, kb_device_fallback(i, &times)), "%s: %s ran on the host", name, kb_device_fallback(i, &times));
 }
 
-static void run_case(size_t k)
+static void run_one(const char *name, run_fn *run, bool exact)
 {
     KN_SCOPE;
     kn_tensor *host[N_INPUTS], *there[N_INPUTS];
@@ -193,20 +200,20 @@ static void run_case(size_t k)
     for (int i = 0; i < N_INPUTS; i++)
         there[i] = kn_to(host[i], KN_CUDA(0));
     kn_manual_seed(3);
-    kn_value want = cases[k].run(host);
+    kn_value want = run(host);
     kn_set_default_device(KN_CUDA(0));
     kn_manual_seed(3);
-    same_values(cases[k].run(there), want, cases[k].exact, cases[k].name, "eager");
-    kn_module *m = KN_BASE(kn_new(Ops, &ops_class, .run = cases[k].run, .in = there)), *fast = kn_compile(m);
+    same_values(run(there), want, exact, name, "eager");
+    kn_module *m = KN_BASE(kn_new(Ops, &ops_class, .run = run, .in = there)), *fast = kn_compile(m);
     for (int call = 0; call < 3; call++) {
         kn_manual_seed(3);
-        same_values(kn_call_value(fast, there[X]), want, cases[k].exact, cases[k].name, call ? "compiled" : "recorded");
+        same_values(kn_call_value(fast, there[X]), want, exact, name, call ? "compiled" : "recorded");
     }
-    cr_expect_eq(kn_compile_stats(fast).fallbacks, 0, "%s", cases[k].name);
+    cr_expect_eq(kn_compile_stats(fast).fallbacks + kn_compile_stats(fast).break_sites, 0, "%s", name);
     kn_set_default_device(KN_CPU);
     kn_module_free(fast);
     kn_module_free(m);
-    nothing_on_the_host(cases[k].name, "");
+    nothing_on_the_host(name, "");
 }
 
 #define PART(test, from, to)                                                                                                       \
@@ -214,7 +221,7 @@ static void run_case(size_t k)
     {                                                                                                                              \
         DEVICE();                                                                                                                  \
         for (size_t k = from; k < to && k < sizeof cases / sizeof *cases; k++)                                                     \
-            run_case(k);                                                                                                           \
+            run_one(cases[k].name, cases[k].run, cases[k].exact);                                                                  \
     }
 PART(reductions_and_norms_are_the_cpus, 0, 9)
 PART(losses_are_the_cpus, 9, 13)
@@ -240,6 +247,25 @@ Test(cuda_ops, values_out_of_range_are_the_same_errors)
         cr_assert(kn_failed(e[0]) && kn_failed(e[1]), "%d", k);
         cr_assert_str_eq(kn_tensor_error(e[1]), kn_tensor_error(e[0]), "%d", k);
     }
+}
+
+/* ---- branches and loops: the host reads the predicate, all else stays there --------------------------------------------------------------- */
+static kn_value halve(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, V(kn_softmax(kn_mul(in[0], 0.5), 0)); }
+static kn_value double_up(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, V(kn_add(in[0], in[0])); }
+static kn_tensor *is_small(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, kn_lt(kn_sum(kn_abs(in[0])), 1000.0); }
+static kn_value one_more(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, kn_tuple(kn_mul(in[0], 1.5), kn_add(in[1], 1)); }
+static kn_value branch(kn_tensor **in)
+{
+    kn_value a = kn_cond(kn_gt(kn_sum(in[X]), 1e6), halve, double_up, NULL, in[X]), b = kn_cond(kn_gt(kn_sum(in[PROBS]), 0.0), halve, double_up, NULL, in[X]);
+    return kn_tuple(a.as.tensor, b.as.tensor);
+}
+static kn_value loop(kn_tensor **in) { return kn_while_loop(is_small, one_more, NULL, kn_transpose(in[X], 0, 1), kn_sum(in[CLASSES])); }
+
+Test(cuda_ops, branches_and_loops_stay_on_the_device)
+{
+    DEVICE();
+    run_one("cond", branch, false);
+    run_one("while_loop", loop, true);
 }
 
 /* ---- the list ---------------------------------------------------------------------------------------------------------------------------------- */
