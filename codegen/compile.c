@@ -49,11 +49,7 @@ static void count(cg_program *p, const cg_facts *f)
     for (int64_t i = 0; i < f->g->n_nodes; i++) {
         if (f->node[i].kind == CG_SKIP)
             continue;
-        const kb_type *t = &f->g->types[f->g->nodes[i].type];
-        int64_t bytes = cg_numel(t) * (int64_t)kb_dtype_bytes(t->dtype);
         p->stats.ops++;
-        if (bytes > p->stats.largest_op_bytes)
-            p->stats.largest_op_bytes = bytes;
     }
     for (int i = 0; i < p->n_steps; i++) {
         p->stats.eager_steps += p->steps[i].eager && !p->steps[i].device && !(p->device && p->steps[i].control);
@@ -71,7 +67,7 @@ static void count(cg_program *p, const cg_facts *f)
     }
     p->stats.groups = p->n_steps;
     p->stats.arena_bytes = p->arena_bytes;
-    p->stats.scratch_bytes = p->scratch_bytes;
+    p->stats.scratch_bytes = p->device ? p->scratch_bytes : cg_arena_scratch(p);
 }
 
 static void dump_kernels(const char *dir, const cg_groups *gs, const cg_lowered *lowered)
@@ -187,6 +183,38 @@ static ir_graph *copy_graph(const ir_graph *g)
     return NULL;
 }
 
+/* What g's values take at most when its operators run one by one, in order, and each value goes after its last use: no eager run can do with less. -1: no memory
+ * to work it out. */
+static int64_t op_liveness(const ir_graph *g)
+{
+    int64_t most = 0, now = 0, *freed = kb_calloc((size_t)g->n_nodes + 1, sizeof *freed);
+    uint32_t *last = kb_calloc((size_t)g->n_nodes + 1, sizeof *last);
+    for (uint32_t i = 0; freed && last && i < g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        last[n->root] = i;
+        for (int k = 0; k < n->n_in; k++)
+            if (ir_is(ir_in(g, n, k)))
+                last[ir_get(g, ir_in(g, n, k))->root] = i;
+    }
+    for (int64_t o = 0; freed && last && o < g->n_outputs; o++)
+        last[ir_get(g, g->outputs[o])->root] = (uint32_t)g->n_nodes;
+    for (uint32_t i = 0; freed && last && i < g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        const kb_type *t = &g->types[n->type];
+        if (n->root == i && (n->op < OP_COUNT || n->op == IR_PROJ)) {
+            int64_t bytes = cg_numel(t) * (int64_t)kb_dtype_bytes(t->dtype);
+            now += bytes;
+            freed[last[i]] += bytes;
+        }
+        most = now > most ? now : most;
+        now -= freed[i];
+    }
+    most = freed && last ? most : -1;
+    kb_free(freed);
+    kb_free(last);
+    return most;
+}
+
 /* Is every operator's value used, or the operator there for what it does? */
 static bool all_used(const ir_graph *g)
 {
@@ -263,6 +291,7 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
     }
     ir_free(best);
     if (p) {
+        p->stats.liveness_bytes = op_liveness(g);
         p->stats.compile_ms = now_ms() - start;
         p->stats.plan_ms = p->stats.compile_ms - p->stats.codegen_wall_ms;
     }

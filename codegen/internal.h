@@ -25,7 +25,7 @@ typedef enum cg_kind {
     CG_SOFTMAX,         /* softmax, log_softmax over the last axis */
     CG_NORM,            /* layer_norm */
     CG_CHANNEL_NORM,    /* batch_norm in evaluation; inner: a plane, one channel's */
-    CG_PRODUCT,         /* matmul, linear and their like, convolutions, in f32 */
+    CG_PRODUCT,         /* matmul, linear and their like, convolutions, in f32; on a device products in f16 and bf16, too */
     CG_EAGER            /* a call of the eager kernel */
 } cg_kind;
 
@@ -162,6 +162,7 @@ typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
 /* A prepared product, or convolution of a by b. */
 typedef struct cg_product {
     bool is_conv;
+    kn_dtype dtype;             /* of all operands and the result */
     kb_gemm gemm;               /* all but its pointers */
     kb_conv conv;               /* likewise */
     cg_place a, b, c, bias;     /* bias: CG_SLOT_NULL where there is none */
@@ -226,7 +227,7 @@ struct cg_program {
     int64_t *output_bytes;
     int64_t arena_bytes, scratch_bytes /* a worker */;
     int device;                 /* everything is there but constants and scalars */
-    int64_t scratch_rows;       /* of a device: workers at most */
+    int64_t scratch_rows;       /* workers at most; of the CPU threads, if those are fewer */
     int64_t *input_bytes;       /* of a device: what each input's view spans */
     cg_device_graph *graph;     /* .reduce_overhead on a device; NULL: run step by step */
     int64_t check_at;           /* of a device: where in the arena operators say that a value was out of range */
@@ -241,6 +242,14 @@ struct cg_program {
     _Atomic(uint32_t *) spans;  /* steps, then pieces of steps, as the profiler numbers them; made when first profiled */
     lp_kernel **kernels;        int64_t n_kernels, cap_kernels;     /* interpreted ones */
 };
+
+/* What a thread's scratch takes of the arena: nothing where its stack has room. */
+enum { CG_STACK_SCRATCH = 16 << 10 };
+static inline int64_t cg_arena_scratch(const cg_program *p) { return p->scratch_bytes <= CG_STACK_SCRATCH ? 0 : p->scratch_bytes; }
+/* arena.c: blocks in use from one step to another. */
+typedef struct cg_block { int32_t first, last; int64_t bytes, offset; } cg_block;
+int64_t cg_arena_least(const cg_block *b, int64_t n, int64_t n_steps);     /* what is in use at once, at most; -1 when memory is short */
+int64_t cg_arena_pack(cg_block *b, int64_t n);  /* sets offsets; the bytes of the arena; -1, nothing changed: too many, or memory is short */
 
 const uint32_t *cg_profile_steps(const cg_program *p);      /* NULL when memory is short */
 kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered /* by group */);

@@ -1,7 +1,8 @@
 /* plan.c: groups in order to steps, and where every value lives.
  *
  * A storage that a step leaves behind is a graph input (it stays where it is), a graph output (a block of its own) or lies in the arena from the step
- * that first writes it to the last that touches it; blocks of 64 bytes, best fit. A kernel's result takes over the block of an operand that dies there when
+ * that first writes it to the last that touches it; blocks of 64 bytes, best fit, placed anew where that leaves many
+ * holes (arena.c). A kernel's result takes over the block of an operand that dies there when
  * each point reads that operand before it writes, at the same place.
  *
  * Everything about an eager call but its pointers is worked out here: layouts, words, math type.
@@ -11,7 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct life { int32_t first, last, slot, next /* of those with the same first step, -1 */; int64_t offset, bytes; bool taken /* its block went to another value */; } life;
+typedef struct life {
+    int32_t first, last, slot, next /* of those with the same first step, -1 */, block /* of the arena */;
+    int64_t offset, bytes;
+    bool taken;                 /* its block went to another value */
+} life;
 
 typedef struct planner {
     cg_program *p;
@@ -23,6 +28,7 @@ typedef struct planner {
     int64_t n_live;
     uint32_t shares;            /* of this step: the storage that its product is written to first; UINT32_MAX: none */
     int32_t *born;              /* by step: the first storage that it is the first to touch, -1 */
+    cg_block *blocks;    int64_t n_blocks;      /* of the arena, each of one value or of several that took it over; room for one a node */
     uint8_t *written;           /* by node: an operator writes to what has it as its hazard */
 } planner;
 
@@ -131,6 +137,8 @@ static void place_block(planner *pl, uint32_t root)
         best = at;
     l->offset = best;
     l->slot = CG_SLOT_ARENA;
+    l->block = (int32_t)pl->n_blocks;
+    pl->blocks[pl->n_blocks++] = (cg_block){l->first, l->last, want, best};
     memmove(&pl->live[where + 1], &pl->live[where], (size_t)(pl->n_live - where) * sizeof *pl->live);
     pl->live[where] = (int32_t)root;
     pl->n_live++;
@@ -204,6 +212,9 @@ static bool take_over(planner *pl, const cg_group *g, const cg_lowered *w, uint3
                 pl->live[i] = (int32_t)root;
         me->slot = CG_SLOT_ARENA;
         me->offset = l->offset;
+        me->block = l->block;
+        if (pl->blocks[l->block].last < me->last)
+            pl->blocks[l->block].last = me->last;
         l->taken = true;
         return true;
     }
@@ -254,6 +265,18 @@ static void place_between(planner *pl, const cg_group *g, const cg_lowered *w)
     pl->lives[made].offset = apart;
 }
 
+/* All blocks are known now: where the plan has many holes they are placed anew. */
+static void close_holes(planner *pl)
+{
+    int64_t least = cg_arena_least(pl->blocks, pl->n_blocks, pl->gs->n_order), bytes = 0;
+    if (least < 0 || pl->p->arena_bytes <= least + least / 20 || (bytes = cg_arena_pack(pl->blocks, pl->n_blocks)) < 0 || bytes >= pl->p->arena_bytes)
+        return;
+    pl->p->arena_bytes = bytes;
+    for (int64_t i = 0; i < pl->f->g->n_nodes; i++)
+        if (pl->lives[i].slot == CG_SLOT_ARENA)
+            pl->lives[i].offset = pl->blocks[pl->lives[i].block].offset;
+}
+
 static void plan_memory(planner *pl)
 {
     for (int32_t s = 0; s < (int32_t)pl->gs->n_order; s++)
@@ -277,6 +300,7 @@ static void plan_memory(planner *pl)
         if (pl->shares != UINT32_MAX) {
             pl->lives[c].slot = pl->lives[pl->shares].slot;
             pl->lives[c].offset = pl->lives[pl->shares].offset;
+            pl->lives[c].block = pl->lives[pl->shares].block;
         }
         for (int64_t i = 0; i < pl->n_live;)
             if (pl->lives[pl->live[i]].last <= s)
@@ -284,6 +308,7 @@ static void plan_memory(planner *pl)
             else
                 i++;
     }
+    close_holes(pl);
 }
 
 /* ---- steps --------------------------------------------------------------------------------------------------------------------------- */
@@ -510,6 +535,7 @@ static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
     r->is_conv = kb_conv_is(c.op);
     if (r->is_conv ? !kb_conv_of_call(&r->conv, &c) : !kb_gemm_of_call(&r->gemm, &c))
         return kb_fail(KN_E_INTERNAL, "a call of %s is no product", ir_op_name(g->nodes[node].op));
+    r->dtype = c.out[0].layout->dtype;
     r->a = st->places[a];
     r->b = st->places[a + 1];
     r->c = st->places[c.n_in];
@@ -549,6 +575,14 @@ static kn_status step_of(planner *pl, cg_step *st, const cg_group *g)
     return s;
 }
 
+/* How many threads can be at one step's scratch at once. */
+static int64_t workers_of(const cg_step *st)
+{
+    if (!st->any_scratch)
+        return 0;
+    return st->product ? INT32_MAX : st->n_split < 2 * st->grain ? 1 : (st->n_split - 1) / st->grain + 1;
+}
+
 /* Texts are the program's own; steps of one place share them. */
 static kn_status name_source(planner *pl, cg_step *st, int64_t at)
 {
@@ -581,6 +615,8 @@ static kn_status make_steps(planner *pl)
             s = step_of(pl, st, g);
         if (s != KN_OK)
             return s;
+        if (!p->device && workers_of(st) > p->scratch_rows)
+            p->scratch_rows = workers_of(st);
     }
     return KN_OK;
 }
@@ -607,9 +643,10 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     pl.lives = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.lives);
     pl.live = kb_calloc((size_t)g->n_nodes + (size_t)gs->n_order + 1, sizeof *pl.live);
     pl.written = kb_calloc((size_t)g->n_nodes + 1, 1);
+    pl.blocks = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.blocks);
     for (int64_t i = 0; p->input_bytes && i < g->n_inputs; i++)
         p->input_bytes[i] = span_of(ir_type(g, g->inputs[i]));
-    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live && pl.written ? KN_OK : kb_error_status();
+    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live && pl.written && pl.blocks ? KN_OK : kb_error_status();
     if (s == KN_OK) {
         pl.born = pl.live + g->n_nodes;
         if (g->n_consts)
@@ -624,5 +661,6 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     kb_free(pl.lives);
     kb_free(pl.live);
     kb_free(pl.written);
+    kb_free(pl.blocks);
     return s;
 }
