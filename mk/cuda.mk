@@ -60,3 +60,4 @@ $B/gpu/complaints: $(COMPLAINTS_OBJ) $(NO_CACHE) $(STATIC)
 .PHONY: gpu-check
 gpu-check: $B/kiln-nvrtc.so $B/tests/conformance $B/bench/gpu_bench $B/gpu/complaints
 	@:
+$B/bench/gpu_facts: $O/tests/support/cuda_sources.o

@@ -1,37 +1,13 @@
 /* test_cuda_ops.c: operators whose device code is a kernel of their own or a decomposition, beside the CPU's results: eager and compiled on the simulated device, over
  * strided operands, half types, ties, NaN, ignored classes. What moves elements, sorts, counts or adds up in order has the CPU's bits; what reduces is within
  * 1e-5. None of them may run on the host; which operators do is pinned here, so that a list that grows is noticed. Skipped without NVRTC. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "base/device.h"
-#include "base/env.h"
-#include "codegen/device.h"
-#include "tests/support/sim.h"
-#include <criterion/criterion.h>
-#include <kiln/kiln.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "tests/support/on_device.h"
 
 #define DEVICE()                                                                                                                   \
     KN_SCOPE;                                                                                                                      \
-    if (!simulated())                                                                                                              \
+    use_simulated();                                                                                                               \
+    if (!cg_device_backend_get())                                                                                                  \
         cr_skip_test("there is no NVRTC on this machine")
-
-static bool simulated(void)
-{
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
-    path[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(path, '/');
-    cr_assert_not_null(slash);
-    strcpy(slash, "/libsimcuda.so");
-    cr_assert_not_null(sim_open());
-    kb_env_set(KB_ENV_KN_CUDA_DRIVER, path);
-    return cg_device_backend_get() != NULL;
-}
 
 /* ---- what is there to work on ----------------------------------------------------------------------------------------------------- */
 enum { X, STRIDED, HALF, DOUBLE, WHOLE, PROBS, CLASSES, ROWS, WEIGHT, PLACES, IMAGE, TIES, N_INPUTS };
@@ -136,10 +112,23 @@ static kn_value scattered_long(kn_tensor **in)
     return kn_tuple(kn_scatter_add(kn_narrow(x, 0, 3, 9), 0, places, src), kn_scatter(kn_narrow(in[WHOLE], 0, 0, 2), 1, kn_reshape(places, KN_SHAPE(1, 1440)), kn_value_int(5)),
                     kn_scatter_add(kn_select(in[WHOLE], 0, 1), 0, places, kn_to(kn_mul(src, 9.0), KN_I64)));
 }
+static kn_value joined(kn_tensor **in)
+{
+    kn_tensor *many[30];
+    for (int i = 0; i < 30; i++)
+        many[i] = kn_narrow(kn_narrow(in[i % 2 ? X : STRIDED], 1, 0, 5), 0, i % 5, 1);
+    return kn_tuple(kn_cat(30, many, 0), kn_stack(14, many, 2));
+}
 CASE(one_hots, kn_tuple(kn_one_hot(in[CLASSES], 8), kn_one_hot(in[PLACES], 5)))
 CASE(resized, kn_tuple(kn_interpolate(in[IMAGE], KN_SHAPE(7, 3)), kn_interpolate(in[X], KN_SHAPE(11), .mode = "linear"),
                        kn_interpolate(in[IMAGE], KN_SHAPE(9, 4), .mode = "bilinear"), kn_interpolate(in[IMAGE], KN_SHAPE(8, 9), .mode = "bilinear", .align_corners = true),
                        kn_adaptive_max_pool2d(in[IMAGE], KN_SHAPE(2, 4))))
+static kn_value windows(kn_tensor **in)
+{
+    kn_tensor *half = kn_to(in[IMAGE], KN_BF16), *w = kn_to(kn_narrow(kn_reshape(in[IMAGE], KN_SHAPE(4, 3, 3, 5)), 3, 0, 3), KN_BF16);
+    return kn_tuple(kn_max_pool2d(half, KN_SHAPE(2)), kn_avg_pool2d(kn_transpose(in[IMAGE], 2, 3), KN_SHAPE(3, 2)), kn_conv2d(half, w, NULL),
+                    kn_adaptive_avg_pool2d(half, KN_SHAPE(2, 2)), kn_interpolate(half, KN_SHAPE(4, 9), .mode = "bilinear"));
+}
 CASE(random_numbers, kn_tuple(kn_randn(KN_F32, KN_SHAPE(5, 7)), kn_randn(KN_BF16, KN_SHAPE(8)), kn_randint(-5, 1000, KN_SHAPE(9), KN_I64), kn_bernoulli(in[PROBS]),
                               kn_arange(9)))
 
@@ -149,7 +138,7 @@ static const struct { const char *name; run_fn *run; bool exact; } cases[] = {
     {"distances", distances, false}, {"likelihoods", likelihoods, false}, {"losses by class", class_losses, false}, {"losses by class, images", class_loss_2d, false},
     {"flip, roll, repeat", moved, true}, {"pad", padded, true}, {"cumsum, cumprod", running, true}, {"logcumsumexp", running_logs, false},
     {"cummax, cummin", running_best, true}, {"sort", sorted, true}, {"sort in memory", sorted_long, true}, {"topk", largest, true},
-    {"scatter", scattered, true}, {"scatter of many", scattered_long, true}, {"one_hot", one_hots, true}, {"resizing", resized, true}, {"random numbers", random_numbers, true},
+    {"scatter", scattered, true}, {"scatter of many", scattered_long, true}, {"cat, stack of many", joined, true}, {"one_hot", one_hots, true}, {"resizing", resized, true}, {"windows", windows, true}, {"random numbers", random_numbers, true},
 };
 
 /* ---- both ways ----------------------------------------------------------------------------------------------------------------------- */
