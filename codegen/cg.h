@@ -66,6 +66,7 @@ typedef struct cg_stats {
 } cg_stats;
 
 typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */;
+    bool fast /* KN_FAST: kernels needn't have eager's bits */;
     bool reduce_overhead /* a device's program becomes one captured graph */, text /* for cg_program_print */;
 } cg_options;
 

@@ -97,9 +97,9 @@ static void builder_fini(builder *b)
 }
 
 /* Groups and their kernels. A group that hits a limit which legality did not foresee (scratch rows, say) makes this fail: then smaller ones are tried. */
-static kn_status group_and_lower(builder *b, const ir_graph *g, int device, bool all_eager, int max_nodes)
+static kn_status group_and_lower(builder *b, const ir_graph *g, int device, bool all_eager, bool fast, int max_nodes)
 {
-    kn_status s = cg_facts_init(&b->f, g, device, all_eager);
+    kn_status s = cg_facts_init(&b->f, g, device, all_eager, fast);
     b->f.max_nodes = max_nodes;
     if (s == KN_OK)
         s = cg_fuse(&b->f, &b->gs);
@@ -119,10 +119,12 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     p->want_text = dir || (o && o->text);
     for (int i = 0; i < 4 && s == KN_E_INTERNAL; i++) {
         builder_fini(&b);
-        s = group_and_lower(&b, g, p->device, all_eager, limits[i]);
+        s = group_and_lower(&b, g, p->device, all_eager, o && o->fast, limits[i]);
     }
     if (s == KN_OK && dir)
         dump_kernels(dir, &b.gs, b.lowered);
+    if (s == KN_OK && !p->device)
+        cg_link_planes(&b.f, &b.gs, b.lowered);
     if (s == KN_OK)
         s = cg_plan(p, &b.f, &b.gs, b.lowered);
     if (s == KN_OK)

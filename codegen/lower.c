@@ -7,6 +7,7 @@
  * Where a kernel both loads and stores a storage (writes in place), the store is LATE: in the last pass, after every load of it. All stores of a phase
  * come after its loads.
  */
+#include "base/cpu.h"
 #include "base/error.h"
 #include "codegen/cells.h"
 #include <stddef.h>
@@ -66,17 +67,20 @@ static void spill(lowering *l, int i)
     cg_cells *c = &l->c;
     if (c->v[i].spill >= 0)
         return;
-    for (int s = 0; s < c->n_stores; s++)       /* its own output will do, unless its store is late */
-        if (c->stores[s].cell == i && !c->stores[s].row && !c->read[c->stores[s].buffer] && !is_streamed(l, c->stores[s].buffer)) {
-            c->v[i].spill = c->stores[s].buffer;
+    kn_dtype as = c->v[i].type == LP_PRED ? KN_BOOL : (kn_dtype)c->v[i].type;
+    for (int s = 0; s < c->n_stores; s++) {     /* its own output will do, unless its store is late or rounds it */
+        int b = c->stores[s].buffer;
+        if (c->stores[s].cell == i && !c->stores[s].row && !c->read[b] && c->access[b].dtype == as && !is_streamed(l, b)) {
+            c->v[i].spill = (int16_t)b;
             return;
         }
+    }
     if (c->n_buffers == CG_MAX_BUFFERS) {
         c->full = true;
         return;
     }
     int b = c->n_buffers++;
-    c->access[b] = (cg_access){.root = UINT32_MAX, .dtype = c->v[i].type == LP_PRED ? KN_BOOL : (kn_dtype)c->v[i].type};
+    c->access[b] = (cg_access){.root = UINT32_MAX, .dtype = as};
     l->scratch[b] = true;
     c->v[i].spill = (int16_t)b;
 }
@@ -415,6 +419,8 @@ static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, in
     l->k = lp_new("k");
     if (!l->k)
         return kb_error_status();
+    l->k->fast = f->fast;
+    l->k->contracts = f->fast && (f->device || kb_cpu_isa() != KB_ISA_BASELINE);
     bool ok = cg_cells_build(&l->c, f, group) && set_nest(l);
     if (ok) {
         int plain = l->c.n_buffers;

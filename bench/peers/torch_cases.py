@@ -113,6 +113,16 @@ def digits():
     return [images[i].reshape(1, 64) for i in f["test_index"].long()][:360]
 
 
+def conv(channels, width, kernel, stride=1, groups=1):
+    import torchvision
+    return torchvision.ops.Conv2dNormActivation(channels, width, kernel, stride, groups=groups, activation_layer=nn.ReLU6)
+
+
+def inverted_residual(channels):
+    import torchvision
+    return torchvision.models.mobilenetv2.InvertedResidual(channels, channels, 1, 6)
+
+
 def twelve(make):
     return nn.Sequential(*(make() for _ in range(12)))
 
@@ -127,6 +137,10 @@ CASES = {
     "minilm-8": (lambda: encoder(6), (8, 128, 384)),
     "resnet18": (lambda: vision("resnet18"), (1, 3, 224, 224)),
     "mobilenet_v2": (lambda: vision("mobilenet_v2"), (1, 3, 224, 224)),
+    "conv-7x7": (lambda: conv(3, 64, 7, 2), (1, 3, 224, 224)),
+    "conv-3x3": (lambda: conv(64, 64, 3), (1, 64, 56, 56)),
+    "conv-depthwise": (lambda: conv(144, 144, 3, groups=144), (1, 144, 56, 56)),
+    "conv-residual": (lambda: inverted_residual(24), (1, 24, 56, 56)),
     "gpt2-decode": (lambda: twelve(lambda: GptLayer(768, 12, 127)), (1, 1, 768)),
     "gpt2-prefill": (lambda: twelve(lambda: GptLayer(768, 12)), (1, 128, 768)),
     "lstm": (lambda: Lstm(256), (1, 64, 256)),
