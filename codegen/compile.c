@@ -52,13 +52,14 @@ static void count(cg_program *p, const cg_facts *f)
         p->stats.ops++;
     }
     for (int i = 0; i < p->n_steps; i++) {
-        p->stats.eager_steps += p->steps[i].eager && !p->steps[i].device;
+        p->stats.eager_steps += p->steps[i].eager && !p->steps[i].device && !(p->device && p->steps[i].control);
         p->stats.products += (p->steps[i].product != NULL) + (p->steps[i].second != NULL);
         p->stats.copies += p->steps[i].eager && !p->steps[i].device && p->steps[i].call.op == OP_clone;
     }
     for (int64_t i = 0; i < 2 * p->n_controls; i++) {
         const cg_stats *s = &cg_control_program(p->controls[i / 2], (int)(i % 2))->stats;
         p->stats.kernels += s->kernels;
+        p->stats.eager_steps += p->device ? s->eager_steps : 0;
         p->stats.kernels_compiled += s->kernels_compiled;
         p->stats.products += s->products;
         p->stats.codegen_ms += s->codegen_ms;
