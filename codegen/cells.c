@@ -46,9 +46,17 @@ int16_t cg_cell_add(cg_cells *c, cg_cell cell)
     return (int16_t)c->n++;
 }
 
+/* A number as an integer of that type: saturated, as conversions are (hardtanh's -1 is 0 for u8) */
+static int64_t as_integer(uint8_t type, double v)
+{
+    double least = type == KN_U8 ? 0 : type == KN_I8 ? INT8_MIN : type == KN_I16 ? INT16_MIN : type == KN_I32 ? INT32_MIN : -9e18;
+    double most = type == KN_U8 ? UINT8_MAX : type == KN_I8 ? INT8_MAX : type == KN_I16 ? INT16_MAX : type == KN_I32 ? INT32_MAX : 9e18;
+    return v != v ? 0 : (int64_t)(v < least ? least : v > most ? most : v);
+}
+
 static int16_t constant(cg_cells *c, uint8_t type, double v)
 {
-    return cg_cell_add(c, (cg_cell){.kind = CELL_CONST, .type = type, .value = v, .int_value = v > -9e18 && v < 9e18 ? (int64_t)v : 0});
+    return cg_cell_add(c, (cg_cell){.kind = CELL_CONST, .type = type, .value = v, .int_value = as_integer(type, v)});
 }
 
 static int16_t prim(cg_cells *c, lp_op op, uint8_t type, int16_t a, int16_t b)

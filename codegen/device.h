@@ -8,7 +8,7 @@
 #define CG_DEVICE_H
 #include "codegen/cg.h"
 
-enum { CG_DEVICE_ABI = 1, CG_MAX_PARAMS = 224 };
+enum { CG_DEVICE_ABI = 2, CG_MAX_PARAMS = 224 };
 
 typedef struct cg_request {
     const lp_kernel *k;

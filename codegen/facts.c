@@ -4,7 +4,7 @@
  * read it since. Inputs of one alias class are one storage here. A fresh result is the first write of its own storage.
  *
  * KIND. What can be part of a generated kernel: pointwise ops with a body, in every dtype; copies that views make; writes whose target is no operand seen
- * through another map; reductions over trailing axes; softmax and layer_norm over trailing axes; batch_norm in evaluation. The rest is CG_EAGER, empty
+ * through another map; reductions over trailing axes, on the CPU over neighbouring axes before them too; softmax and layer_norm over trailing axes; batch_norm in evaluation. The rest is CG_EAGER, empty
  * tensors included. CG_PRODUCT is a call of the matrix product or of a convolution, prepared.
  */
 #include "base/body.h"
@@ -100,6 +100,40 @@ int64_t cg_trailing(const kb_type *x, const int64_t *list)
     return mask ? 0 : inner;
 }
 
+/* The reduced part when it is a run of axes before the last one, and the elements after it in *cols; else 0. */
+static int64_t middle(const kb_type *x, const int64_t *list, int64_t *cols)
+{
+    unsigned mask = 0;
+    int64_t inner = 1;
+    int d = x->rank - 1;
+    if (list[0] <= 0)
+        return 0;
+    for (int64_t i = 0; i < list[0]; i++)
+        mask |= 1u << (list[1 + i] < 0 ? list[1 + i] + x->rank : list[1 + i]);
+    for (*cols = 1; d >= 0 && !(mask >> d & 1); d--)
+        *cols *= x->size[d].v;
+    if (d == x->rank - 1)
+        return 0;
+    for (; d >= 0 && (mask >> d & 1); d--) {
+        inner *= x->size[d].v;
+        mask &= ~(1u << d);
+    }
+    return mask ? 0 : inner;
+}
+
+/* Reductions over axes before the last: columns side by side, from a width on that vectors fill. Few long ones: the eager kernel shares each among threads. */
+static bool is_columns(const ir_graph *g, const ir_node *n, cg_fact *f)
+{
+    enum { NARROW = 16, FEW = 1024, LONG = 1 << 12 };
+    const kb_type *x = ir_type(g, ir_in(g, n, 0));
+    int64_t cols = 0, inner = middle(x, ir_words(g, n), &cols);
+    if (!inner || cols < NARROW || (inner > LONG && cg_numel(x) / inner < FEW))
+        return false;
+    f->inner = inner;
+    f->cols = cols;
+    return true;
+}
+
 static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, bool on_device, cg_fact *f)
 {
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
@@ -112,10 +146,12 @@ static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, bool on_devic
         return CG_EAGER;
     f->inner = cg_trailing(x, ir_words(g, n));
     f->numel = cg_numel(x);
+    f->cost = op == OP_logsumexp ? 40 : op == OP_var || op == OP_std ? 10 : 3;
+    if (f->inner == 0 && !on_device && is_columns(g, n, f))
+        return CG_REDUCE;
     /* One row of a huge tensor: the eager kernel splits it among threads, a row here is one thread's. */
     if (f->inner == 0 || (!on_device && f->numel / f->inner < 4 && f->inner > 1 << 16))
         return CG_EAGER;
-    f->cost = op == OP_logsumexp ? 40 : op == OP_var || op == OP_std ? 10 : 3;
     return CG_REDUCE;
 }
 

@@ -58,7 +58,7 @@ static bool is_streamed(const lowering *l, int buffer)
     enum { MOST_ROW = 64 << 10 };               /* of scratch: stays in the cache */
     const cg_cells *c = &l->c;
     int64_t bytes = (int64_t)kb_dtype_bytes(c->access[buffer].dtype);
-    return c->group->product < 0 && c->space.inner * bytes <= MOST_ROW && c->space.numel * bytes >= large_output();
+    return c->group->product < 0 && c->space.cols == 1 && c->space.inner * bytes <= MOST_ROW && c->space.numel * bytes >= large_output();
 }
 
 static void spill(lowering *l, int i)
@@ -71,7 +71,7 @@ static void spill(lowering *l, int i)
             c->v[i].spill = c->stores[s].buffer;
             return;
         }
-    if (c->n_buffers == CG_MAX_BUFFERS) {
+    if (c->n_buffers == CG_MAX_BUFFERS || l->k->columns) {      /* see keeps */
         c->full = true;
         return;
     }
@@ -80,6 +80,16 @@ static void spill(lowering *l, int i)
     l->scratch[b] = true;
     l->n_scratch++;
     c->v[i].spill = (int16_t)b;
+}
+
+/* Is a value worth keeping for a later pass? Scratch of columns would be a tensor: there it is its own output or nothing. */
+static bool keeps(const lowering *l, int i)
+{
+    const cg_cells *c = &l->c;
+    bool out = false;
+    for (int s = 0; s < c->n_stores && l->k->columns; s++)
+        out |= c->stores[s].cell == i && !c->stores[s].row && !c->read[c->stores[s].buffer] && !is_streamed(l, c->stores[s].buffer);
+    return (out || !l->k->columns) && again_cost(c, i, CHEAP) > CHEAP;
 }
 
 static void demand(lowering *l, int i, int time)
@@ -100,7 +110,7 @@ static void demand(lowering *l, int i, int time)
         time = v->time;
     if (v->needed >> time & 1)
         return;
-    if (time > v->time && again_cost(&l->c, i, CHEAP) > CHEAP) {
+    if (time > v->time && keeps(l, i)) {
         spill(l, i);
         demand(l, i, v->time);
         v->needed |= 1u << time;
@@ -286,6 +296,7 @@ static bool set_nest(lowering *l)
     if (!cg_nest_make(&c->space, c->access, c->n_buffers, &nest))
         return false;
     k->n_outer = nest.n_outer;
+    k->columns = nest.columns;
     for (int d = 0; d < nest.n_outer; d++)
         k->outer[d].size = nest.outer[d];
     k->inner.size = nest.inner;
@@ -347,7 +358,7 @@ static void finish(lowering *l, cg_lowered *out)
         f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && total * bytes >= large_output();
     }
     lp_set_ahead(k);
-    k->inner.sym = !lp_wants_inner(k);
+    k->inner.sym = k->columns || !lp_wants_inner(k);
     k->n_scalars = l->c.n_scalars;
     for (int s = 0; s < l->c.n_scalars; s++) {
         out->scalar[s] = l->c.scalar[s];
