@@ -4,6 +4,7 @@
  *   mean      sum / n                                       var   d = x - mean; sum(d·d) / max(n - correction, 0)
  *   softmax   m = max + 0; e = exp(x - m); e / sum(e)       std   sqrt(var)
  *   log_softmax (x - m) - log(sum(e))                       logsumexp  m = max + 0, 0 where infinite; m + log(sum(exp(x - m)))
+ *   argmax    the smallest place whose element is the maximum, or a NaN
  *   layer_norm r = 1 / sqrt(var + eps); ((x - mean)·r)·w + b         batch_norm by running statistics: the same
  *
  * The maximum there is order-free (LP_RED_MAX_ANY): NaNs reach the result through exp, and + 0 fixes the sign of a zero.
@@ -39,7 +40,7 @@ int16_t cg_cell_add(cg_cells *c, cg_cell cell)
         cell.time++;
     } else if (cell.kind == CELL_CONST || cell.kind == CELL_SCALAR || cell.kind == CELL_SIZE) {
         cell.row = true;
-    } else if (cell.kind != CELL_LOAD) {
+    } else if (cell.kind != CELL_LOAD && cell.kind != CELL_PLACE) {
         cell.row = !element && c->space.inner;
     }
     c->v[c->n] = cell;
@@ -253,6 +254,20 @@ static int16_t logsumexp(cg_cells *c, int16_t x)
     return prim(c, LP_ADD, t, m, function(c, "log", s));
 }
 
+/* The first place of the extremum, or of a NaN: the smallest of the places that hold what the row's extremum is. Places are i32: rows that long stay eager. */
+static int16_t place_of(cg_cells *c, lp_reduce kind, int16_t x)
+{
+    if (x < 0)
+        return x;
+    uint8_t t = c->v[x].type;
+    int16_t m = reduce(c, kind, x), here = prim(c, LP_EQ, LP_PRED, x, m), far = constant(c, KN_I32, INT32_MAX);
+    if (t == KN_F32 || t == KN_F64)
+        here = prim(c, LP_POR, LP_PRED, here, prim(c, LP_NE, LP_PRED, x, x));
+    int16_t at = convert(c, cg_cell_add(c, (cg_cell){.kind = CELL_PLACE, .type = KN_I64, .cost = 1}), KN_I32);
+    int16_t places = cg_cell_add(c, (cg_cell){.kind = CELL_PRIM, .op = LP_SEL, .type = KN_I32, .in = {here, at, far}, .n_in = 3, .cost = 1});
+    return reduce(c, LP_RED_MIN, places);
+}
+
 static int16_t reduction(cg_cells *c, uint32_t node)
 {
     const ir_graph *g = c->f->g;
@@ -266,6 +281,8 @@ static int16_t reduction(cg_cells *c, uint32_t node)
         r = reduce(c, op == OP_sum ? LP_RED_SUM : LP_RED_PROD, x);
     else if (op == OP_amax || op == OP_amin)
         r = reduce(c, op == OP_amax ? LP_RED_MAX : LP_RED_MIN, x);
+    else if (op == OP_argmax || op == OP_argmin)
+        r = place_of(c, op == OP_argmax ? LP_RED_MAX : LP_RED_MIN, x);
     else if (logic)
         r = reduce(c, op == OP_all ? LP_RED_AND : LP_RED_OR, x);
     else if (op == OP_mean)

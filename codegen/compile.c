@@ -223,7 +223,7 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
     char own[1024];
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
-    ir_graph *best = cg_split(improved(g));
+    ir_graph *best = cg_concat(cg_split(improved(g)));
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {

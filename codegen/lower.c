@@ -36,7 +36,7 @@ static int again_cost(const cg_cells *c, int i, int limit)
     return cost;
 }
 
-static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD; }
+static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD || v->kind == CELL_PLACE; }
 
 /* Bytes from which an output that nobody re-reads is stored around the caches */
 static int64_t large_output(void)
@@ -195,6 +195,7 @@ static uint32_t compute(lowering *l, const cg_cell *v)
     }
     switch ((cg_cell_kind)v->kind) {
     case CELL_LOAD: return load(l, v->buffer);
+    case CELL_PLACE: return cg_e0(k, LP_INDEX, KN_I64, (uint32_t)k->n_outer, 0);
     case CELL_CONST: return constant(k, v, v->type);
     case CELL_SCALAR: return scalar(k, v, v->type);
     case CELL_SIZE: return cg_e0(k, LP_SIZE, v->type, 0, (uint64_t)v->int_value);
