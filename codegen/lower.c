@@ -38,8 +38,7 @@ static int again_cost(const cg_cells *c, int i, int limit)
 
 static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD || v->kind == CELL_PLACE; }
 
-/* Bytes from which an output that nobody re-reads is stored around the caches */
-static int64_t large_output(void)
+static int64_t last_cache(void)
 {
     static long known;                          /* asking takes microseconds in a virtual machine; threads that race write the same */
     long l3 = __atomic_load_n(&known, __ATOMIC_RELAXED);
@@ -48,8 +47,20 @@ static int64_t large_output(void)
         l3 = l3 > 0 ? l3 : -1;
         __atomic_store_n(&known, l3, __ATOMIC_RELAXED);
     }
-    int64_t limit = 16 << 20;                   /* virtual machines report a whole host's cache; from here on streaming was measured faster */
-    return l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit;
+    return l3;
+}
+
+/* Does a result go around the caches? From 16 MB on, or from 32 where a later step reads it: virtual machines report a whole host's cache, so its size only lowers
+ * these limits; from them on streaming was measured faster. */
+static bool is_large(const lowering *l, int buffer, int64_t bytes)
+{
+    const cg_facts *f = l->c.f;
+    uint32_t root = l->c.access[buffer].root;
+    int64_t limit = 16 << 20, l3 = last_cache();
+    for (int32_t at = root == UINT32_MAX ? -1 : f->reads[root]; at >= 0; at = f->next_read[at])
+        if (f->node[f->reader[at]].group != f->node[l->c.group->nodes[0]].group)
+            limit = 32 << 20;
+    return bytes >= (l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit);
 }
 
 /* Rows that are re-read wait in scratch where the output itself goes around the caches: then each is written once. */
@@ -58,7 +69,7 @@ static bool is_streamed(const lowering *l, int buffer)
     enum { MOST_ROW = 64 << 10 };               /* of scratch: stays in the cache */
     const cg_cells *c = &l->c;
     int64_t bytes = (int64_t)kb_dtype_bytes(c->access[buffer].dtype);
-    return c->group->product < 0 && c->space.cols == 1 && c->space.inner * bytes <= MOST_ROW && c->space.numel * bytes >= large_output();
+    return c->group->product < 0 && c->space.cols == 1 && c->space.inner * bytes <= MOST_ROW && is_large(l, buffer, c->space.numel * bytes);
 }
 
 static void spill(lowering *l, int i)
@@ -356,7 +367,7 @@ static void finish(lowering *l, cg_lowered *out)
         out->offset[b] = l->scratch[b] ? out->scratch_bytes : l->c.access[b].offset * bytes;
         if (l->scratch[b])
             out->scratch_bytes += (k->inner.size * bytes + 63) / 64 * 64;
-        f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && total * bytes >= large_output();
+        f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && is_large(l, b, total * bytes);
     }
     lp_set_ahead(k);
     k->inner.sym = k->columns || !lp_wants_inner(k);
