@@ -51,8 +51,8 @@ int kb_gemm_f64(const kb_gemm *g);
 int kb_gemm_i32(const kb_gemm *g);
 int kb_gemm_i64(const kb_gemm *g);
 
-/* The product that a call of matmul, bmm, linear or addmm is, data pointers included, where all operands and the result are f32 and no factor is needed;
- * else false. The result may have any strides over rows and batch. Layouts are enough: pointers may be filled in later. */
+/* The product that a call of matmul, bmm, linear or addmm is, data pointers included, where all operands and the result are of one type, f32, f16 or bf16,
+ * and no factor is needed; else false. The result may have any strides over rows and batch. Layouts are enough: pointers may be filled in later. */
 bool kb_gemm_of_call(kb_gemm *g, const kb_call *c);
 
 /* Work between two products, C = work(A B) B2, f32 or f64: see runtime/kernels/chain.c. first and second have the same batch items and m, and second.k is

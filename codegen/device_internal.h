@@ -14,12 +14,13 @@ struct cg_device_step {
     cg_device_form kernel /* or operator */, product;
     bool joined;                                /* the product does the kernel's work on its elements */
     pthread_mutex_t lock;
-    cg_device_form unaligned;                   /* of the kernel, for pointers that aren't multiples of 16; made when it is needed, under lock */
+    cg_device_form unaligned, unaligned_product;        /* for pointers that aren't multiples of 16; made when they are needed, under lock */
 };
 
 kn_status cg_device_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir);
 void cg_device_program_fini(cg_program *p);     /* releases the steps' code */
 const cg_device_form *cg_device_unaligned(const cg_program *p, const cg_step *st);     /* NULL after a failure */
+const cg_device_form *cg_device_unaligned_product(const cg_program *p, const cg_step *st);
 cu_function cg_device_function(const cg_device_entry *e);
 void cg_device_entry_release(cg_device_entry *e);       /* NULL: nothing */
 bool cg_device_code_shutdown(void);             /* true when no code is in use any more */

@@ -226,15 +226,15 @@ static bool is_one(const ir_graph *g, ir_ref r)
     return g->types[n->type].dtype == KN_F64 ? g->consts[n->attr] == 1 : bits == 1;
 }
 
-/* A product that needs no conversion and no factors. */
-static bool is_product(const ir_graph *g, const ir_node *n, cg_fact *f)
+/* A product that needs no conversion and no factors: f32; on a device f16 and bf16, too. */
+static bool is_product(const ir_graph *g, const ir_node *n, bool on_device, cg_fact *f)
 {
     const kb_type *t = &g->types[n->type];
     int most = n->op == OP_matmul || n->op == OP_bmm ? 2 : n->op == OP_linear || n->op == OP_addmm ? 3 : 0;
-    if (!most || t->dtype != KN_F32)
+    if (!most || (t->dtype != KN_F32 && !(on_device && is_half(t->dtype))))
         return false;
     for (int k = 0; k < n->n_in; k++)
-        if (k < most ? ir_is(ir_in(g, n, k)) && (cg_is_weak(g, ir_in(g, n, k)) || ir_type(g, ir_in(g, n, k))->dtype != KN_F32) : !is_one(g, ir_in(g, n, k)))
+        if (k < most ? ir_is(ir_in(g, n, k)) && (cg_is_weak(g, ir_in(g, n, k)) || ir_type(g, ir_in(g, n, k))->dtype != t->dtype) : !is_one(g, ir_in(g, n, k)))
             return false;
     const kb_type *b = ir_type(g, ir_in(g, n, n->op == OP_addmm ? 2 : 1));
     f->inner = n->op == OP_linear ? b->size[0].v : b->rank > 1 ? b->size[b->rank - 1].v : 1;
@@ -368,7 +368,7 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
     if (f->all_eager || info->n_out > 1 || me->numel == 0)
         return CG_EAGER;
     cg_recipe r;
-    if (is_product(g, n, me) || (!f->device && is_convolution(g, n, me)))      /* a device has kernels of its own for these */
+    if (is_product(g, n, f->device != KB_CPU, me) || (!f->device && is_convolution(g, n, me)))      /* a device has kernels of its own for these */
         return CG_PRODUCT;
     if (copies)
         return me->cost = 1, CG_COPY;
@@ -496,9 +496,9 @@ static void note_readers(cg_facts *f)
         f->output[g->nodes[g->outputs[o].i - 1].root] = 1;
 }
 
-kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager)
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager, bool fast)
 {
-    *f = (cg_facts){.g = g, .device = device, .all_eager = all_eager, .max_nodes = CG_MAX_NODES};
+    *f = (cg_facts){.g = g, .device = device, .all_eager = all_eager, .fast = fast, .max_nodes = CG_MAX_NODES};
     size_t n = (size_t)g->n_nodes + 1;
     f->node = kb_calloc(n, sizeof *f->node);
     size_t operands = (size_t)g->n_operands + 1;

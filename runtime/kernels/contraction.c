@@ -361,10 +361,11 @@ bool kb_gemm_of_call(kb_gemm *g, const kb_call *c)
     factor f[3] = {0};
     int n = c->op == OP_matmul || c->op == OP_bmm ? 2 : 3;
     *g = (kb_gemm){0};
-    if ((n == 3 && c->op != OP_linear && c->op != OP_addmm) || c->out[0].layout->numel == 0 || c->out[0].layout->dtype != KN_F32)
+    kn_dtype t = c->out[0].layout->dtype;
+    if ((n == 3 && c->op != OP_linear && c->op != OP_addmm) || c->out[0].layout->numel == 0 || (t != KN_F32 && t != KN_F16 && t != KN_BF16))
         return false;
     for (int i = 0; i < n && i < c->n_in; i++)
-        if (c->in[i].layout && (c->in[i].layout->dtype != KN_F32 || !open_factor(&f[i], &c->in[i], KN_F32)))
+        if (c->in[i].layout && (c->in[i].layout->dtype != t || !open_factor(&f[i], &c->in[i], t)))
             return false;
     if (n == 2) {
         set_matrices(g, c->in[0].layout, &f[0], c->in[1].layout, &f[1]);
