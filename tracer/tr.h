@@ -373,7 +373,8 @@ typedef struct tr_job {
     bool generic, no_backend, found;            /* found: an equal graph has code */
     kn_status status;                           /* of a failure */
     tr_miss *miss;                              /* of its entry */
-    uint64_t begin;
+    uint64_t begin, ready, end;                 /* of the work: begun, listed, done; end 0: not yet */
+    bool skip;                                  /* an equal one stands earlier in the list */
     char error[256];
 } tr_job;
 tr_job *tr_job_new(tr_frame *f, tr_graph *g);

@@ -178,6 +178,21 @@ static kn_module *make_chain(const bench_case *c)
     return KN_BASE(kn_new(Chain, c->mixed == 3 ? &activations_class : c->mixed == 2 ? &bf16_class : c->mixed ? &mixed_class : &cheap_class, .bias = kn_randn(KN_F32, KN_SHAPE(c->sizes[1]))));
 }
 
+/* ---- reductions over axes before the last ---------------------------------------------------------------------------------------------------- */
+typedef struct Plain { kn_module base; } Plain;
+static const kn_field no_fields[] = {KN_FIELDS_END};
+static kn_tensor *pool_forward(Plain *self, kn_tensor *x) { return (void)self, kn_mul(kn_mean(kn_relu(x), .dims = KN_SHAPE(1)), 2.0); }
+static kn_tensor *standardise_forward(Plain *self, kn_tensor *x)
+{
+    (void)self;
+    kn_tensor *d = kn_sub(x, kn_mean(x, .dims = KN_SHAPE(0), .keepdim = 1));
+    return kn_mul(d, kn_rsqrt(kn_add(kn_mean(kn_mul(d, d), .dims = KN_SHAPE(0), .keepdim = 1), 1e-5)));
+}
+KN_DEFINE_CLASS(pool_class, Plain, pool_forward, no_fields, tensor, (tensor));
+KN_DEFINE_CLASS(standardise_class, Plain, standardise_forward, no_fields, tensor, (tensor));
+static kn_module *make_pool(const bench_case *c) { return (void)c, KN_BASE(kn_new(Plain, &pool_class)); }
+static kn_module *make_standardise(const bench_case *c) { return (void)c, KN_BASE(kn_new(Plain, &standardise_class)); }
+
 /* ---- replay: what a call costs beside its kernels ----------------------------------------------------------------------------------------------- */
 typedef struct Adds { kn_module base; int64_t n; } Adds;
 static kn_tensor *adds_forward(Adds *self, kn_tensor *x)
@@ -304,6 +319,8 @@ const bench_case bench_cases[] = {
     {"softmax", "softmax [4096, 1024]", make_softmax, NULL, 2, {4096, 1024}, .yard = BC_BYTES, .work = 8.0 * 4096 * 1024},
     {"layer_norm", "layer_norm [4096, 1024]", make_layer_norm, NULL, 2, {4096, 1024}, .width = 1024, .yard = BC_BYTES,
      .work = 8.0 * 4096 * 1024 + 8.0 * 1024},
+    {"pool", "mean over tokens of relu [64, 128, 384]", make_pool, NULL, 3, {64, 128, 384}, .yard = BC_BYTES, .work = 4.0 * 64 * 129 * 384},
+    {"standardise", "(x - mean) / deviation of columns [2048, 1024]", make_standardise, NULL, 2, {2048, 1024}, .yard = BC_BYTES, .work = 8.0 * 2048 * 1024},
     {"mlp", "Linear 10-32, ReLU, Linear 32-2, batch 4, one thread", make_mlp, NULL, 2, {4, 10}, .threads = 1},
     {.name = NULL},
 };
