@@ -306,3 +306,69 @@ Test(cuda_products, older_devices_have_the_plain_kernel)
     cr_assert(cuda_compile(&s, 75, false, &f), "%s", kn_last_error());
     kb_free(text);
 }
+
+/* ---- planted faults ------------------------------------------------------------------------------------------------------------------------- */
+/* The text with each `what` gone, or as it is. */
+static char *without(const char *text, const char *what)
+{
+    char *copy = malloc(strlen(text) + 1), *to = copy;
+    for (const char *at = text; *at;) {
+        if (what && strncmp(at, what, strlen(what)) == 0)
+            at += strlen(what);
+        else
+            *to++ = *at++;
+    }
+    *to = 0;
+    return copy;
+}
+
+/* What the simulated device says of a product's kernel, "" where all is well. */
+static void run_text(const sim_device *d, const kb_gemm *g, kn_dtype dtype, const char *gone, char *said, size_t size)
+{
+    cg_launch l;
+    bool missing = false;
+    char *text = text_of(g, dtype, 80, true, &l), *changed = without(text, gone);
+    size_t bytes = (size_t)(g->m * g->k + g->k * g->n + g->m * g->n) * 4 + 256;
+    void *zeros = calloc(1, bytes);
+    cu_ptr memory = sim_upload(d, zeros, bytes), ptr[4] = {memory, memory, memory, 0};
+    void *params[64];
+    cr_assert(!gone || strlen(changed) < strlen(text), "the text has no '%s'", gone);
+    cu_function f = sim_kernel(d, changed, l.name, &missing);
+    cr_assert_not_null(f);
+    for (int i = 0; i < 4; i++)
+        params[i] = &ptr[i];
+    for (int i = 0; i < l.n_params; i++)
+        params[4 + i] = &l.param[i];
+    ptr[1] = memory + (cu_ptr)((g->m * g->k * 4 + 15) / 16 * 16);
+    ptr[2] = ptr[1] + (cu_ptr)((g->k * g->n * 4 + 15) / 16 * 16);
+    cr_assert_eq(d->cu.FuncSetAttribute(f, 8, l.shared), 0);
+    said[0] = 0;
+    if (sim_launch(d, f, (unsigned)l.blocks, (unsigned)l.threads_x, (unsigned)l.shared, params))
+        d->message(said, size);
+    d->reset();
+    free(zeros);
+    free(changed);
+    kb_free(text);
+}
+
+/* Each wait and each barrier of the pipelines is needed: the device says so where one is missing */
+Test(cuda_products, missing_waits_and_barriers_are_caught)
+{
+    NVRTC();
+    const sim_device *d = use_simulated();
+    static const struct { const char *gone, *said; } cases[] = {
+        {NULL, ""}, {"kn_wait<STAGES - 2>();\n        __syncthreads();", "before cp.async"}, {"        kn_wait<STAGES - 2>();\n", "before cp.async"},
+        {"        __syncthreads();\n        if (s + STAGES", NULL}, {"    __syncthreads();\n#pragma unroll 4", "race on shared memory"},
+    };
+    for (int h = 0; h < 2; h++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            char said[1024];
+            kb_gemm g = gemm_of(64, 64, 320, true);
+            const char *gone = cases[i].said || i == 0 ? cases[i].gone : "        __syncthreads();\n";
+            run_text(d, &g, h ? KN_F32 : KN_BF16, gone, said, sizeof said);
+            if (i == 0)
+                cr_expect_str_empty(said, "%s", said);
+            else
+                cr_expect(strstr(said, cases[i].said ? cases[i].said : "memory"), "without case %zu the device says '%s'", i, said);
+        }
+}

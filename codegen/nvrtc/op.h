@@ -1,4 +1,4 @@
-/* op.h: what the files share that write operators' own kernels: op.c, window.c, fold.c. */
+/* op.h: what the files share that write operators' own kernels: op.c, attention.c, window.c, fold.c. */
 #ifndef NV_OP_H
 #define NV_OP_H
 #include "codegen/nvrtc/nv.h"
@@ -7,11 +7,12 @@
 enum { OP_BLOCK = 256 };
 
 typedef struct op_text {
-    nv_text text, args;         /* body; list of parameters */
+    nv_text helpers, text, args;        /* what comes before the function; its body; its list of parameters */
     const kb_call *c;
     cg_launch *l;
     const char *index;
     bool aligned;
+    int arch;
 } op_text;
 
 void op_integer(op_text *o, const char *name, int64_t value);           /* a parameter */
@@ -25,6 +26,7 @@ void op_offset(op_text *o, const char *stem, int rank, int but);
 int op_axis(int64_t dim, int rank);
 
 /* Each writes the parameters and the body; false: the operator has no kernel for these types. */
+bool op_attention(op_text *o);
 bool op_conv(op_text *o, int spatial, bool transposed);
 bool op_pool(op_text *o, int spatial, bool max);
 bool op_adaptive_pool(op_text *o, int spatial);
