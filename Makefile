@@ -53,7 +53,7 @@ conformance: deps       ## the cases of a file through eager, compiled and inter
 
 .PHONY: test-cuda
 test-cuda: deps deps-test   ## device code: compiled for sm_80, sm_90 and sm_100, run on a simulated device (needs the CUDA toolkit's NVRTC; says so where it isn't)
-	+@$(SUB) lib backend sim-test build/tests/conformance cuda-headers
+	+@$(SUB) lib backend sim-test build/tests/conformance build/tests/cuda_facts cuda-headers
 	@tools/test-cuda.sh build
 
 .PHONY: test-cuda-host

@@ -280,6 +280,7 @@ char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_la
 {
     op_text o = {.c = c, .l = l, .index = is_small(c) ? "int" : "long long", .aligned = aligned, .arch = arch};
     nv_text all = {0};
+    char bounds[16] = "";
     (void)multiprocessors;
     *l = (cg_launch){.threads_x = BLOCK, .threads_y = 1, .blocks = 1, .vector = 1};
     for (int k = 0; k < c->n_out; k++)
@@ -292,8 +293,10 @@ char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_la
         return NULL;
     }
     snprintf(l->name, sizeof l->name, "kn_%s", op_name(c->op));
-    nv_put(&all, "%s%s\n/* %s: %s indices */\nextern \"C\" __global__ void __launch_bounds__(%d) %s(\n    %s)\n{\n%s}\n", nv_helpers,
-        o.helpers.s ? o.helpers.s : "", l->name, strcmp(o.index, "int") ? "64-bit" : "32-bit", l->threads_x, l->name,
+    if (o.blocks)
+        snprintf(bounds, sizeof bounds, ", %d", o.blocks);
+    nv_put(&all, "%s%s\n/* %s: %s indices */\nextern \"C\" __global__ void __launch_bounds__(%d%s) %s(\n    %s)\n{\n%s}\n", nv_helpers,
+        o.helpers.s ? o.helpers.s : "", l->name, strcmp(o.index, "int") ? "64-bit" : "32-bit", l->threads_x, bounds, l->name,
         o.args.s ? o.args.s : "", o.text.s ? o.text.s : "");
     bool failed = all.failed || o.text.failed || o.args.failed || o.helpers.failed;
     nv_host->free(o.helpers.s);

@@ -13,6 +13,7 @@ typedef struct op_text {
     const char *index;
     bool aligned;
     int arch;
+    int blocks;                 /* that a multiprocessor is to have room for; 0: not said */
 } op_text;
 
 void op_integer(op_text *o, const char *name, int64_t value);           /* a parameter */

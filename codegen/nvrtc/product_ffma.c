@@ -137,12 +137,12 @@ const char nv_ffma_helpers[] =
 void nv_tile_ffma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t)
 {
     int64_t large = (g->m + 127) / 128 * ((g->n + 63) / 64) * items;
-    *t = (nv_tile){.kind = "ffma", .body = body, .threads = 256, .stages = 3, .m = 64, .n = 64, .k = 16, .tm = 4, .tn = 4};
+    *t = (nv_tile){.kind = "ffma", .body = body, .threads = 256, .blocks = 2, .stages = 3, .m = 64, .n = 64, .k = 16, .tm = 4, .tn = 4};
     if (g->m > 64 && large >= multiprocessors) {
         t->m = 128;
         t->tm = 8;
     } else if (g->m <= 16) {
-        *t = (nv_tile){.kind = "ffma", .body = body, .threads = 128, .stages = 3, .m = 16, .n = 64, .k = 32, .tm = 2, .tn = 4};
+        *t = (nv_tile){.kind = "ffma", .body = body, .threads = 128, .blocks = 4, .stages = 3, .m = 16, .n = 64, .k = 32, .tm = 2, .tn = 4};
     }
     t->a_dense_k = g->a_col == 1 || g->a_row != 1;
     t->b_dense_k = g->b_row == 1 && g->b_col != 1;
