@@ -24,6 +24,7 @@ PEERS_ARGS    ?=
 FUZZ_SECONDS  ?= 60
 T             ?=
 RULES         ?=
+GPU_CHECK_SIM ?=
 CASES         ?= tests/golden/ops.json
 CONFORMANCE_ARGS ?=
 
@@ -60,6 +61,10 @@ test-cuda: deps deps-test   ## device code: compiled for sm_80, sm_90 and sm_100
 test-cuda-host: deps deps-test  ## the same code built by the host's C++ compiler, under sanitizers, on fibers (needs no toolkit; FILTER=part of a case's name)
 	+@$(SUB) lib backend sim-test build/tests/conformance
 	@tools/test-cuda-host.sh build
+
+.PHONY: gpu-check
+gpu-check:              ## on a machine with an NVIDIA GPU: build, conformance, complaints, measurements, in four minutes (GPU_CHECK_SIM=1: a small part on the simulated device)
+	@GPU_CHECK_SIM='$(GPU_CHECK_SIM)' tools/gpu-check.sh build
 
 .PHONY: module-conformance
 module-conformance: deps    ## the module cases of a file, eager and compiled (CASES=FILE.json CONFORMANCE_ARGS='--filter CLASS')

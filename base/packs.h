@@ -30,6 +30,7 @@ typedef struct kb_form { const void *data; int64_t v[6]; } kb_form;
 const kb_gemm_packed *kb_packs_get(const kb_source *s, const kb_gemm *g);
 /* The same for a form of the caller's own: `floats` of them, made by fill; v[0] is not 0. fill gives false where memory is short. */
 const float *kb_packs_form(const kb_source *s, const kb_form *form, int64_t floats, bool (*fill)(void *arg, float *to), void *arg);
+int64_t kb_packs_bytes(void);           /* of all packed forms that there are */
 void kb_packs_free(kb_packs *p);        /* with its storage: nobody uses it */
 
 #endif

@@ -3,13 +3,15 @@
  *     bench [PATTERN] [--json FILE] [--threads N] [--seconds S a case] [--data FOLDER] [--cpu] [--list]
  *
  * PATTERN is a part of the names of the cases to run; "replay" and "compile" name the two that measure costs beside the kernels. Before a case is timed its
- * two results are compared, to the bit. Peaks of tensor memory: of an eager call, as the memory plan has it, of a compiled call. --cpu takes the process's CPU time
+ * two results are compared, to the bit. Peaks of tensor memory: of an eager call, as the memory plan has it, of a compiled call ("!": above eager's); packed weights,
+ * which calls of both kinds leave beside a module's own, are counted apart. --cpu takes the process's CPU time
  * in place of the clock: for one thread on a machine that others use too. Yardsticks: the triad with ordinary stores, on the same threads, in turn
  * with the case itself (once over arrays
  * of 192 MB, once over as many bytes as the case touches), and the rate of multiply-adds. Useful bytes are each distinct input once and each output once.
  */
 #include "base/alloc.h"
 #include "base/cpu.h"
+#include "base/packs.h"
 #include "base/pool.h"
 #include "bench/support/cases.h"
 #include "bench/support/measure.h"
@@ -38,7 +40,7 @@ static int fail(const char *name, const char *what)
 }
 
 /* ---- calls -------------------------------------------------------------------------------------------------------------------------- */
-typedef struct work { kn_module *eager, *fast; kn_tensor *in[BC_MAX_INPUTS]; int n; double call_us; } work;
+typedef struct work { kn_module *eager, *fast; kn_tensor *in[BC_MAX_INPUTS]; int n; double call_us; int64_t packed; } work;
 
 static void call_all(kn_module *m, const work *w, int rounds)
 {
@@ -183,18 +185,18 @@ static void print_case(const bench_case *c, const work *w, samples *s, int64_t e
     print_time(eager.median * unit);
     printf(" (%+3.0f%% %+3.0f%%)", 100 * (eager.p10 / eager.median - 1), 100 * (eager.p90 / eager.median - 1));
     print_time(fast.median * unit);
-    printf(" (%+3.0f%% %+3.0f%%) %6.2fx  %7.1f ms %3d+%-3d %7.2f %7.2f %7.2f MB", 100 * (fast.p10 / fast.median - 1), 100 * (fast.p90 / fast.median - 1),
+    printf(" (%+3.0f%% %+3.0f%%) %6.2fx  %7.1f ms %3d+%-3d %7.2f %7.2f %7.2f%s MB +%.1f", 100 * (fast.p10 / fast.median - 1), 100 * (fast.p90 / fast.median - 1),
            eager.median / fast.median, (double)k.compile_us / 1e3, cg.kernels, cg.eager_steps, (double)eager_peak / 1e6, (double)planned_peak(w->fast) / 1e6,
-           (double)fast_peak / 1e6);
+           (double)fast_peak / 1e6, fast_peak > eager_peak ? "!" : "", (double)w->packed / 1e6);
     put_times(j, "eager", eager, unit);
     put_times(j, "compiled", fast, unit);
     print_yard(c, eager.median / w->n, fast.median / w->n, s, j);
     putchar('\n');
     fflush(stdout);
-    json_object_update(j, json_pack("{s:f, s:f, s:i, s:i, s:i, s:I, s:I, s:I, s:b}", "speed_up", eager.median / fast.median, "compile_ms", (double)k.compile_us / 1e3,
+    json_object_update(j, json_pack("{s:f, s:f, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:b}", "speed_up", eager.median / fast.median, "compile_ms", (double)k.compile_us / 1e3,
                                     "kernels", cg.kernels, "kernels_compiled", cg.kernels_compiled, "eager_steps", cg.eager_steps, "eager_peak_bytes",
                                     (json_int_t)eager_peak, "planned_peak_bytes", (json_int_t)planned_peak(w->fast), "compiled_peak_bytes",
-                                    (json_int_t)fast_peak, "equal_bits", 1));
+                                    (json_int_t)fast_peak, "packed_bytes", (json_int_t)w->packed, "equal_bits", 1));
     json_array_append_new(records, j);
 }
 
@@ -213,6 +215,7 @@ static void run_case(const bench_case *c)
 {
     static samples s;
     work w = {0};
+    int64_t packed = kb_packs_bytes();
     kn_set_threads(c->threads ? c->threads : options.threads);
     kn_manual_seed(1);
     w.eager = c->make(c);
@@ -228,6 +231,7 @@ static void run_case(const bench_case *c)
     } else if (kn_compile_stats(w.fast).fallbacks) {
         fail(c->name, "the compiled module ran eagerly");
     } else {
+        w.packed = kb_packs_bytes() - packed;
         take_samples(c, &w, &s);
         int64_t eager_peak = peak_of(w.eager, &w), fast_peak = peak_of(w.fast, &w);
         print_case(c, &w, &s, eager_peak, fast_peak);
@@ -393,7 +397,8 @@ static void print_machine(json_t *top)
     bm_triad_free();
     double t = bm_summary(triad + 1, 8).median, p = bm_summary(peak + 1, 8).median;
     printf("%d threads, %s; triad %.1f GB/s (192 MB, ordinary stores), multiply-add peak %.1f GF/s (f32)\n\n", kn_threads(), kb_isa_name(kb_cpu_isa()), t / 1e9, p / 1e9);
-    printf("%-16s %s %11s %-11s %11s %-11s %8s  %10s %-7s %24s\n", "case", "t", "eager", "(p10 p90)", "compiled", "(p10 p90)", "", "compile", "k+eager", "peak: eager, plan, own");
+    printf("%-16s %s %11s %-11s %11s %-11s %8s  %10s %-7s %40s\n", "case", "t", "eager", "(p10 p90)", "compiled", "(p10 p90)", "",
+           "compile", "k+eager", "peak: eager, plan, own + packed weights");
     json_object_set_new(top, "machine", json_pack("{s:i, s:s, s:f, s:f}", "threads", kn_threads(), "isa", kb_isa_name(kb_cpu_isa()), "triad_bytes_per_s", t,
                                                   "fma_flops_per_s", p));
 }

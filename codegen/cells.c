@@ -6,6 +6,8 @@
  *   log_softmax (x - m) - log(sum(e))                       logsumexp  m = max + 0, 0 where infinite; m + log(sum(exp(x - m)))
  *   layer_norm r = 1 / sqrt(var + eps); ((x - mean)·r)·w + b         batch_norm by running statistics: the same
  *
+ * With KN_FAST softmax multiplies by 1 / sum(e), which is at least 1, and f16 and bf16 stay f32 until they are stored.
+ *
  * The maximum there is order-free (LP_RED_MAX_ANY): NaNs reach the result through exp, and + 0 fixes the sign of a zero.
  */
 #include "base/error.h"
@@ -62,6 +64,14 @@ static int16_t convert(cg_cells *c, int16_t v, uint8_t type)
     if (v < 0 || c->v[v].type == type)
         return v;
     return cg_cell_add(c, (cg_cell){.kind = CELL_CONVERT, .type = type, .in = {v}, .n_in = 1, .cost = 1});
+}
+
+/* The value as an operator's result of type d. With KN_FAST f16 and bf16 are rounded where they are stored, not between operators. */
+static int16_t result(cg_cells *c, int16_t v, kn_dtype d)
+{
+    if (c->f->fast && v >= 0 && (d == KN_F16 || d == KN_BF16) && c->v[v].type == KN_F32)
+        return v;
+    return convert(c, v, register_type(d));
 }
 
 static int16_t reduce(cg_cells *c, lp_reduce kind, int16_t v)
@@ -184,7 +194,7 @@ static int16_t formula(cg_cells *c, uint32_t node)
             cell.in[k] = v[n->in[k]];
         v[i] = cg_cell_add(c, cell);
     }
-    return convert(c, v[f->n - 1], register_type(g->types[g->nodes[node].type].dtype));
+    return result(c, v[f->n - 1], g->types[g->nodes[node].type].dtype);
 }
 
 static int16_t pointwise(cg_cells *c, uint32_t node)
@@ -195,8 +205,10 @@ static int16_t pointwise(cg_cells *c, uint32_t node)
     cg_recipe r;
     if (!cg_recipe_of(c->f->g, node, m->math, &r))
         return -1;
-    if (!r.body)
-        return convert(c, operand(c, node, r.in[0]), register_type(r.out));
+    if (!r.body) {              /* a copy, or a conversion, which rounds because the user says so */
+        int16_t v = operand(c, node, r.in[0]);
+        return cg_is_weak(c->f->g, r.in[0]) || ir_type(c->f->g, r.in[0])->dtype != r.out ? convert(c, v, register_type(r.out)) : result(c, v, r.out);
+    }
     const char *sig = cg_body_signature(r.body);
     kn_dtype type = kb_math_type(m->math);
     uint8_t math = register_type(type);
@@ -206,7 +218,7 @@ static int16_t pointwise(cg_cells *c, uint32_t node)
         cell.in[k] = ir_is(r.in[k]) ? convert(c, operand(c, node, r.in[k]), type) : constant(c, type, r.fallback[k]);
     }
     cell.type = cg_body_gives_bool(r.body) ? LP_PRED : math;
-    return convert(c, cg_cell_add(c, cell), register_type(r.out));
+    return result(c, cg_cell_add(c, cell), r.out);
 }
 
 /* The row's length less `correction`, at least 0: in the kernel, not in its code's constants, so that one kernel serves all lengths */
@@ -268,7 +280,7 @@ static int16_t reduction(cg_cells *c, uint32_t node)
         r = var_of(c, x, *kb_word(kb_op_info(op), ir_words(g, n), 2), &d);
     if (op == OP_std)
         r = prim(c, LP_SQRT, t, r, 0);
-    return convert(c, r, register_type(g->types[n->type].dtype));
+    return result(c, r, g->types[n->type].dtype);
 }
 
 static int16_t softmax(cg_cells *c, uint32_t node)
@@ -278,8 +290,9 @@ static int16_t softmax(cg_cells *c, uint32_t node)
     int16_t x = operand_as(c, node, 0, t);
     int16_t d = prim(c, LP_SUB, t, x, row_max(c, x)), e = function(c, "exp", d), s = reduce(c, LP_RED_SUM, e);
     bool is_log = g->nodes[node].op == OP_log_softmax;
-    int16_t r = is_log ? prim(c, LP_SUB, t, d, function(c, "log", s)) : prim(c, LP_DIV, t, e, s);
-    return convert(c, r, register_type(g->types[g->nodes[node].type].dtype));
+    int16_t r = is_log ? prim(c, LP_SUB, t, d, function(c, "log", s)) : c->f->fast ? prim(c, LP_MUL, t, e, prim(c, LP_DIV, t, constant(c, t, 1), s))
+              : prim(c, LP_DIV, t, e, s);
+    return result(c, r, g->types[g->nodes[node].type].dtype);
 }
 
 static int16_t layer_norm(cg_cells *c, uint32_t node)
@@ -297,7 +310,7 @@ static int16_t layer_norm(cg_cells *c, uint32_t node)
         v = prim(c, LP_MUL, t, v, operand_as(c, node, 1, t));
     if (n->n_in > 2 && ir_is(ir_in(g, n, 2)))
         v = prim(c, LP_ADD, t, v, operand_as(c, node, 2, t));
-    return convert(c, v, register_type(g->types[n->type].dtype));
+    return result(c, v, g->types[n->type].dtype);
 }
 
 static int16_t channel_norm(cg_cells *c, uint32_t node)
@@ -322,8 +335,8 @@ static int16_t value_of(cg_cells *c, uint32_t node)
     switch ((cg_kind)c->f->node[node].kind) {
     case CG_POINT: case CG_WRITE: case CG_COPY: return pointwise(c, node);
     case CG_REDUCE: return reduction(c, node);
-    case CG_SOFTMAX: return convert(c, softmax(c, node), register_type(c->f->g->types[c->f->g->nodes[node].type].dtype));
-    case CG_NORM: return convert(c, layer_norm(c, node), register_type(c->f->g->types[c->f->g->nodes[node].type].dtype));
+    case CG_SOFTMAX: return softmax(c, node);
+    case CG_NORM: return layer_norm(c, node);
     case CG_CHANNEL_NORM: return channel_norm(c, node);
     case CG_SKIP: case CG_PRODUCT: case CG_EAGER: break;
     }

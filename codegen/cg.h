@@ -57,7 +57,8 @@ typedef struct cg_program cg_program;
 
 typedef struct cg_stats {
     int ops, groups, kernels, kernels_compiled /* by the backend: had no code yet */, eager_steps, copies, products;
-    int64_t arena_bytes, output_bytes, largest_op_bytes, scratch_bytes /* of rows that are worked on, a thread */;
+    int64_t arena_bytes, output_bytes, scratch_bytes /* of rows that are worked on, a thread, where its stack has no room */;
+    int64_t liveness_bytes;                     /* what the operators' values take at most, one by one, each gone after its last use; -1: not known */
     double compile_ms, codegen_ms;              /* whole, and inside the backend (all threads together) */
     double codegen_wall_ms, plan_ms;            /* the same by the clock; all else: planning, which is what known kernels cost */
     int cache_hits, cache_misses;               /* kernels that were looked for on disk and found; and not */
@@ -65,6 +66,7 @@ typedef struct cg_stats {
 } cg_stats;
 
 typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */;
+    bool fast /* KN_FAST: kernels needn't have eager's bits */;
     bool reduce_overhead /* a device's program becomes one captured graph */, text /* for cg_program_print */;
 } cg_options;
 

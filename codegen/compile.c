@@ -49,11 +49,7 @@ static void count(cg_program *p, const cg_facts *f)
     for (int64_t i = 0; i < f->g->n_nodes; i++) {
         if (f->node[i].kind == CG_SKIP)
             continue;
-        const kb_type *t = &f->g->types[f->g->nodes[i].type];
-        int64_t bytes = cg_numel(t) * (int64_t)kb_dtype_bytes(t->dtype);
         p->stats.ops++;
-        if (bytes > p->stats.largest_op_bytes)
-            p->stats.largest_op_bytes = bytes;
     }
     for (int i = 0; i < p->n_steps; i++) {
         p->stats.eager_steps += p->steps[i].eager && !p->steps[i].device;
@@ -70,7 +66,7 @@ static void count(cg_program *p, const cg_facts *f)
     }
     p->stats.groups = p->n_steps;
     p->stats.arena_bytes = p->arena_bytes;
-    p->stats.scratch_bytes = p->scratch_bytes;
+    p->stats.scratch_bytes = p->device ? p->scratch_bytes : cg_arena_scratch(p);
 }
 
 static void dump_kernels(const char *dir, const cg_groups *gs, const cg_lowered *lowered)
@@ -100,9 +96,9 @@ static void builder_fini(builder *b)
 }
 
 /* Groups and their kernels. A group that hits a limit which legality did not foresee (scratch rows, say) makes this fail: then smaller ones are tried. */
-static kn_status group_and_lower(builder *b, const ir_graph *g, int device, bool all_eager, int max_nodes)
+static kn_status group_and_lower(builder *b, const ir_graph *g, int device, bool all_eager, bool fast, int max_nodes)
 {
-    kn_status s = cg_facts_init(&b->f, g, device, all_eager);
+    kn_status s = cg_facts_init(&b->f, g, device, all_eager, fast);
     b->f.max_nodes = max_nodes;
     if (s == KN_OK)
         s = cg_fuse(&b->f, &b->gs);
@@ -122,10 +118,12 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     p->want_text = dir || (o && o->text);
     for (int i = 0; i < 4 && s == KN_E_INTERNAL; i++) {
         builder_fini(&b);
-        s = group_and_lower(&b, g, p->device, all_eager, limits[i]);
+        s = group_and_lower(&b, g, p->device, all_eager, o && o->fast, limits[i]);
     }
     if (s == KN_OK && dir)
         dump_kernels(dir, &b.gs, b.lowered);
+    if (s == KN_OK && !p->device)
+        cg_link_planes(&b.f, &b.gs, b.lowered);
     if (s == KN_OK)
         s = cg_plan(p, &b.f, &b.gs, b.lowered);
     if (s == KN_OK)
@@ -186,6 +184,38 @@ static ir_graph *copy_graph(const ir_graph *g)
     return NULL;
 }
 
+/* What g's values take at most when its operators run one by one, in order, and each value goes after its last use: no eager run can do with less. -1: no memory
+ * to work it out. */
+static int64_t op_liveness(const ir_graph *g)
+{
+    int64_t most = 0, now = 0, *freed = kb_calloc((size_t)g->n_nodes + 1, sizeof *freed);
+    uint32_t *last = kb_calloc((size_t)g->n_nodes + 1, sizeof *last);
+    for (uint32_t i = 0; freed && last && i < g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        last[n->root] = i;
+        for (int k = 0; k < n->n_in; k++)
+            if (ir_is(ir_in(g, n, k)))
+                last[ir_get(g, ir_in(g, n, k))->root] = i;
+    }
+    for (int64_t o = 0; freed && last && o < g->n_outputs; o++)
+        last[ir_get(g, g->outputs[o])->root] = (uint32_t)g->n_nodes;
+    for (uint32_t i = 0; freed && last && i < g->n_nodes; i++) {
+        const ir_node *n = &g->nodes[i];
+        const kb_type *t = &g->types[n->type];
+        if (n->root == i && (n->op < OP_COUNT || n->op == IR_PROJ)) {
+            int64_t bytes = cg_numel(t) * (int64_t)kb_dtype_bytes(t->dtype);
+            now += bytes;
+            freed[last[i]] += bytes;
+        }
+        most = now > most ? now : most;
+        now -= freed[i];
+    }
+    most = freed && last ? most : -1;
+    kb_free(freed);
+    kb_free(last);
+    return most;
+}
+
 /* Is every operator's value used, or the operator there for what it does? */
 static bool all_used(const ir_graph *g)
 {
@@ -217,13 +247,25 @@ static ir_graph *improved(const ir_graph *g)
     return live;
 }
 
+/* Takes g over. Without device code the operators run whole, on the host: cut up, they would have other bits than eager's. */
+static ir_graph *in_parts(ir_graph *g)
+{
+    bool on_device = g && cg_graph_device(g) > KB_CPU;
+    if (on_device && !cg_device_backend_get())
+        return g;
+    ir_graph *smaller = on_device ? cg_decompose(g) : NULL;
+    if (smaller)
+        ir_free(g);
+    return cg_split(smaller ? smaller : g);
+}
+
 static cg_program *compile(const ir_graph *g, const cg_options *o)
 {
     double start = now_ms();
     char own[1024];
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
-    ir_graph *best = cg_split(improved(g));
+    ir_graph *best = in_parts(improved(g));
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {
@@ -250,6 +292,7 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
     }
     ir_free(best);
     if (p) {
+        p->stats.liveness_bytes = op_liveness(g);
         p->stats.compile_ms = now_ms() - start;
         p->stats.plan_ms = p->stats.compile_ms - p->stats.codegen_wall_ms;
     }

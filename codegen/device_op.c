@@ -355,6 +355,8 @@ kn_status kb_device_run(const kb_call *c)
     for (int o = 0; o < c->n_out; o++)
         outputs[o] = c->out[o].data;
     kn_status s = cg_device_run(e->program, inputs, scalars, outputs, true, &wrote);
+    if (s != KN_OK && plain && s != KN_E_DEVICE && s != KN_E_MEMORY && (kb_op_info(c->op)->flags & KB_F_CHECKS))
+        s = cg_device_host_call(device, c, false);      /* the sentence of the operator itself, not of the step that found it */
     if (own) {
         cg_program_free(e->program);
         kb_free(e);

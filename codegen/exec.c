@@ -22,22 +22,40 @@ typedef struct piece {
     const cg_step *st;
     void **ptrs;
     const int64_t *scalars;
-    int64_t scratch_bytes;      /* from one worker's scratch to the next */
+    int64_t scratch_bytes;      /* from one worker's scratch to the next; 0: it is on the workers' stacks */
     uint32_t span;              /* of a part, for the profile; 0: nobody profiles */
 } piece;
 
 /* What one run has besides its table of bases. */
 typedef struct run { const kb_source *sources; const int64_t *scalars; int threads; const uint32_t *spans; } run;
 
-/* The kernel's pointers, scratch being the worker's own. */
-static void **worker_ptrs(const piece *p, int worker, void **own)
+/* The kernel on a part, with the worker's own scratch: on its stack, or a part of the arena. A kernel without any takes `ptrs` as they are. */
+static __attribute__((noinline)) void run_with_scratch(const piece *p, void *const *ptrs, const int64_t *part, int worker)
 {
     const cg_step *st = p->st;
-    if (!st->any_scratch || !worker)
-        return p->ptrs;
-    for (int b = 0; b < st->n_ptrs; b++)
-        own[b] = st->scratch[b] ? (char *)p->ptrs[b] + worker * p->scratch_bytes : p->ptrs[b];
-    return own;
+    char small[CG_STACK_SCRATCH] __attribute__((aligned(64)));
+    void *own[CG_MAX_BUFFERS];
+    for (int b = 0; b < st->n_ptrs; b++) {
+        own[b] = ptrs[b];
+        if (st->scratch[b])
+            own[b] = p->scratch_bytes ? (char *)ptrs[b] + worker * p->scratch_bytes : small + st->ptrs[b].offset;
+    }
+    if (st->fn)
+        st->fn(own, p->scalars, st->shape, part[0], part[1], part[2], part[3]);
+    else
+        lp_interpret(st->k, own, p->scalars, part[0], part[1], part[2], part[3]);
+}
+
+/* Rows row0 to row1, of each the elements i0 to i1. */
+static void run_part(const piece *p, void *const *ptrs, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
+{
+    const cg_step *st = p->st;
+    if (st->any_scratch)
+        run_with_scratch(p, ptrs, (int64_t[]){row0, row1, i0, i1}, worker);
+    else if (st->fn)
+        st->fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
+    else
+        lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
 }
 
 static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
@@ -45,19 +63,10 @@ static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
     const piece *p = arg;
     const cg_step *st = p->st;
     uint64_t start = __builtin_expect(p->span != 0, 0) ? kb_profile_now() : 0;
-    void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
-    int64_t row0 = 0, row1 = st->rows, i0 = 0, i1 = st->inner;
-    if (st->by_rows) {
-        row0 = begin;
-        row1 = end;
-    } else {
-        i0 = begin * BLOCK;
-        i1 = end * BLOCK < st->inner ? end * BLOCK : st->inner;
-    }
-    if (st->fn)
-        st->fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
+    if (st->by_rows)
+        run_part(p, p->ptrs, begin, end, 0, st->inner, worker);
     else
-        lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
+        run_part(p, p->ptrs, 0, st->rows, begin * BLOCK, end * BLOCK < st->inner ? end * BLOCK : st->inner, worker);
     if (__builtin_expect(p->span != 0, 0))
         kb_profile_add(p->span, start, kb_profile_now());
 }
@@ -71,7 +80,7 @@ static piece open_piece(const cg_program *p, const cg_step *st, char *const *bas
             own[s] = scalars[st->scalars[s]];
         scalars = own;
     }
-    return (piece){st, ptrs, scalars, p->scratch_bytes, 0};
+    return (piece){st, ptrs, scalars, cg_arena_scratch(p), 0};
 }
 
 static void run_kernel(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
@@ -93,52 +102,77 @@ static void run_kernel(const cg_program *p, const cg_step *st, char *const *base
 static void finish_rows(void *arg, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
 {
     const piece *p = arg;
-    void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
-    if (p->st->fn)
-        p->st->fn(ptrs, p->scalars, p->st->shape, row0, row1, i0, i1);
-    else
-        lp_interpret(p->st->k, ptrs, p->scalars, row0, row1, i0, i1);
+    run_part(p, p->ptrs, row0, row1, i0, i1, worker);
 }
 
-/* Rows between two products: they stand in scratch, so that row row0 of the kernel is the first there. */
-static void finish_between(void *arg, int64_t row0, int64_t n, void *rows, void *worked, int64_t *lengths, int worker)
+/* Rows between two products, columns [i0, i1): they stand in scratch, so that row row0 of the kernel is the first there. */
+static void run_between(const piece *p, int64_t row0, int64_t row1, int64_t i0, int64_t i1, void *rows, void *worked, int worker)
 {
-    const piece *p = arg;
     const cg_step *st = p->st;
-    void *own[CG_MAX_BUFFERS], **ptrs = worker_ptrs(p, worker, own);
+    void *own[CG_MAX_BUFFERS];
     int64_t before = row0 * st->inner * (int64_t)sizeof(float);
-    (void)lengths;
-    if (ptrs != own)
-        memcpy(own, ptrs, (size_t)st->n_ptrs * sizeof *own);
+    memcpy(own, p->ptrs, (size_t)st->n_ptrs * sizeof *own);
     for (int b = 0; b < st->n_ptrs; b++)
         if (st->ptrs[b].slot == CG_SLOT_ROWS && !st->scratch[b])
             own[b] = (void *)((uintptr_t)(st->ptrs[b].offset ? worked : rows) - (uintptr_t)before);
-    if (st->fn)
-        st->fn(own, p->scalars, st->shape, row0, row0 + n, 0, st->inner);
-    else
-        lp_interpret(st->k, own, p->scalars, row0, row0 + n, 0, st->inner);
+    run_part(p, own, row0, row1, i0, i1, worker);
+}
+
+static void finish_between(void *arg, int64_t row0, int64_t n, void *rows, void *worked, int64_t *lengths, int worker)
+{
+    const piece *p = arg;
+    (void)lengths;
+    run_between(p, row0, row0 + n, 0, p->st->inner, rows, worked, worker);
 }
 
 static void *at(char *const *bases, cg_place p) { return bases[p.slot] + p.offset; }
 
-static kn_status run_convolution(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+static kb_conv opened_conv(const cg_product *q, char *const *bases, const run *r)
 {
-    const cg_product *q = st->product;
     kb_conv c = q->conv;
-    void *ptrs[CG_MAX_BUFFERS];
-    int64_t own[32];
-    piece w;
     c.x = at(bases, q->a);
     c.w = at(bases, q->b);
     c.y = at(bases, q->c);
     c.bias = q->bias.slot == CG_SLOT_NULL ? NULL : at(bases, q->bias);
     c.weights = q->source >= 0 && r->sources && r->sources[q->source].packs ? &r->sources[q->source] : NULL;
     c.most = r->threads;
+    return c;
+}
+
+/* Two convolutions in one: rows of the first one's planes go through its kernel where they stand. */
+static void finish_planes(void *arg, float *base, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
+{
+    const piece *p = arg;
+    run_between(p, row0, row1, i0, i1, base + row0 * p->st->inner, NULL, worker);
+}
+
+static kn_status run_planes(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    void *ptrs[2][CG_MAX_BUFFERS];
+    int64_t own[2][32];
+    kb_conv_chain c = {.first = opened_conv(st->product, bases, r), .second = opened_conv(st->then->product, bases, r), .between = finish_planes};
+    piece first = open_piece(p, st, bases, r->scalars, ptrs[0], own[0]), second = open_piece(p, st->then, bases, r->scalars, ptrs[1], own[1]);
+    c.arg = &first;
+    c.first.whole_rows = st->product->whole_rows;
+    c.second.finish = finish_rows;
+    c.second.arg = &second;
+    c.second.whole_rows = st->then->product->whole_rows;
+    return kb_conv_chain_run(&c) ? KN_OK : kb_error_status();
+}
+
+static kn_status run_convolution(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    kb_conv c = opened_conv(st->product, bases, r);
+    void *ptrs[CG_MAX_BUFFERS];
+    int64_t own[32];
+    piece w;
+    if (st->then)
+        return run_planes(p, st, bases, r);
     if (st->k) {
         w = open_piece(p, st, bases, r->scalars, ptrs, own);
         c.finish = finish_rows;
         c.arg = &w;
-        c.whole_rows = q->whole_rows;
+        c.whole_rows = st->product->whole_rows;
     }
     return kb_conv_f32(&c) ? KN_OK : kb_error_status();
 }
@@ -209,6 +243,8 @@ static kn_status run_steps(const cg_program *p, char *const *bases, const run *r
     kn_status s = KN_OK;
     for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
         const cg_step *st = &p->steps[i];
+        if (st->inside)
+            continue;
         if (st->writes_input)
             *wrote = true;
         if (__builtin_expect(r->spans != NULL, 0)) {
@@ -252,7 +288,7 @@ static kn_status run_program(const cg_program *p, void *const *inputs, const kb_
     char *few[STACK_BASES], **bases = few, *arena = small;
     int n_bases = CG_SLOT_INPUT + p->n_inputs + p->n_outputs;
     int threads = kb_threads();
-    size_t arena_bytes = (size_t)(p->arena_bytes + p->scratch_bytes * threads);
+    size_t arena_bytes = (size_t)(p->arena_bytes + cg_arena_scratch(p) * (threads < p->scratch_rows ? threads : p->scratch_rows));
     kn_status s = KN_OK;
     if (!kb_thread_get())
         return KN_E_MEMORY;

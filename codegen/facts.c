@@ -407,9 +407,9 @@ static void note_readers(cg_facts *f)
         f->output[g->nodes[g->outputs[o].i - 1].root] = 1;
 }
 
-kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager)
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager, bool fast)
 {
-    *f = (cg_facts){.g = g, .device = device, .all_eager = all_eager, .max_nodes = CG_MAX_NODES};
+    *f = (cg_facts){.g = g, .device = device, .all_eager = all_eager, .fast = fast, .max_nodes = CG_MAX_NODES};
     size_t n = (size_t)g->n_nodes + 1;
     f->node = kb_calloc(n, sizeof *f->node);
     size_t operands = (size_t)g->n_operands + 1;

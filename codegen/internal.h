@@ -52,17 +52,18 @@ typedef struct cg_facts {
     int32_t *next_read;         /* by operand */
     int32_t *reader;            /* by operand: its node */
     uint8_t *output;            /* by node: an output lives in its storage */
-    bool all_eager;
+    bool all_eager, fast /* KN_FAST */;
     int device;                 /* where its values are */
     int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
 } cg_facts;
 
-kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager);
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager, bool fast);
 void cg_facts_fini(cg_facts *f);
 kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type *types);  /* types: KB_MAX_IN of them */
 static inline bool cg_is_weak(const ir_graph *g, ir_ref r) { uint16_t op = ir_get(g, r)->op; return op == IR_SCALAR || op == IR_CONST; }
 int64_t cg_numel(const kb_type *t);
 int64_t cg_trailing(const kb_type *x, const int64_t *dims);     /* elements reduced to one, if these are trailing axes; else 0 */
+ir_graph *cg_decompose(const ir_graph *g);  /* decompose.c: of a device: operators without code of their own, as smaller ones. NULL: there are none */
 ir_graph *cg_split(ir_graph *g);    /* split.c: long rows that are reduced, in chunks. Takes g over */
 
 /* How a pointwise node is computed: a row of bodies.def and which operands it takes, or a plain conversion (body NULL). */
@@ -113,7 +114,8 @@ typedef struct cg_group {
     int n;
     int32_t product;            /* fused with this product: works on its rows as they are finished; -1: none */
     int32_t second;             /* with a product: what becomes of its rows is the A of this one, and stays in the cache (chain.c); -1: none */
-    bool fused, dead /* merged into another */;
+    int32_t then;               /* with a convolution: its planes go on into this depthwise one's group, which comes next; -1: nowhere (planes.c) */
+    bool fused, dead /* merged into another */, inside /* another one's `then` */;
     int cost;
 } cg_group;
 
@@ -131,6 +133,9 @@ bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second);
 bool cg_chain_pays(const cg_facts *f, const cg_group *g, int32_t second);
 /* The product that a node is, as far as its layouts tell. False where it is none. */
 bool cg_gemm_of_node(const cg_facts *f, int32_t node, const kb_type *result /* NULL: row-major */, kb_gemm *out);
+bool cg_conv_of_node(const cg_facts *f, int32_t node, kb_conv *out);     /* likewise */
+/* Does nobody but the group's members, and the second product as its A or image, touch the storage? */
+bool cg_only_inside(const cg_facts *f, const cg_group *g, uint32_t root, int32_t second);
 bool cg_same_rows(const kb_gemm *first, const kb_gemm *second);
 /* sink.c: may the operator, last of its group, write its result where the copy of it would? Then `t` is the type that it writes. */
 bool cg_sink_legal(const cg_facts *f, const cg_group *maker, const cg_group *copies, int32_t node, int32_t copy);
@@ -154,6 +159,12 @@ typedef struct cg_lowered {
 } cg_lowered;
 kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by group; zeroed */);
 
+/* planes.c: of neighbours in the order, which convolutions hand their planes on? Sets then and inside. */
+void cg_link_planes(const cg_facts *f, cg_groups *gs, const cg_lowered *lowered);
+/* plan.c: do two buffers of a kernel hold the same elements at the same places? Is q never loaded in a later phase than r is first stored? */
+bool cg_same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b);
+bool cg_read_before(const lp_kernel *k, uint32_t q, uint32_t r);
+
 /* ---- programs ------------------------------------------------------------------------------------------------------------------------ */
 /* Where a pointer comes from: a slot of the run's table of bases, plus bytes. */
 typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
@@ -176,7 +187,7 @@ typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernel
 
 /* The regions of a control operator as programs (control.c) */
 typedef struct cg_control cg_control;
-cg_control *cg_control_new(const int64_t *words, bool all_eager, bool text);    /* NULL after a failure */
+cg_control *cg_control_new(const int64_t *words, bool all_eager, bool fast, bool text);    /* NULL after a failure */
 void cg_control_free(cg_control *r);            /* NULL: nothing */
 const struct cg_program *cg_control_program(const cg_control *r, int which);
 bool cg_control_wants_source(const cg_control *r, int operand);     /* of the operator: packed forms of it would be used */
@@ -189,6 +200,8 @@ kn_status cg_run_into(const cg_program *p, void *const *inputs, const kb_source 
 typedef struct cg_step {
     bool eager;                 /* an operator as a whole: its eager kernel, or on a device its own code where `device` is set */
     const cg_product *product, *second;
+    const struct cg_step *then; /* a convolution's planes go on into this step, a depthwise convolution with a kernel */
+    bool inside;                /* another step's `then`: runs there */
     bool apart;                 /* of two products: the kernel between them reads the first's rows after it has stored some of the second's */
     const cg_control *control;                  /* of an eager call that chooses between programs */
     bool writes_input;          /* storage older than the run */
@@ -217,7 +230,7 @@ typedef struct cg_step {
 } cg_step;
 
 enum { CG_SLOT_NULL = 0, CG_SLOT_ARENA = 1, CG_SLOT_CONSTS = 2, CG_SLOT_SCALARS = 3,
-    CG_SLOT_ROWS = 4 /* scratch between two products; offset 1: the second's A */, CG_SLOT_INPUT = 5 /* then inputs, then outputs */ };
+    CG_SLOT_ROWS = 4 /* scratch between two products; offset 1: the second's A, apart */, CG_SLOT_INPUT = 5 /* then inputs, then outputs */ };
 
 struct cg_program {
     kb_arena arena;
@@ -226,7 +239,7 @@ struct cg_program {
     int64_t *output_bytes;
     int64_t arena_bytes, scratch_bytes /* a worker */;
     int device;                 /* everything is there but constants and scalars */
-    int64_t scratch_rows;       /* of a device: workers at most */
+    int64_t scratch_rows;       /* workers at most; of the CPU threads, if those are fewer */
     int64_t *input_bytes;       /* of a device: what each input's view spans */
     cg_device_graph *graph;     /* .reduce_overhead on a device; NULL: run step by step */
     int64_t check_at;           /* of a device: where in the arena operators say that a value was out of range */
@@ -242,6 +255,14 @@ struct cg_program {
     _Atomic(uint32_t *) spans;  /* steps, then pieces of steps, as the profiler numbers them; made when first profiled */
     lp_kernel **kernels;        int64_t n_kernels, cap_kernels;     /* interpreted ones */
 };
+
+/* What a thread's scratch takes of the arena: nothing where its stack has room. */
+enum { CG_STACK_SCRATCH = 16 << 10 };
+static inline int64_t cg_arena_scratch(const cg_program *p) { return p->scratch_bytes <= CG_STACK_SCRATCH ? 0 : p->scratch_bytes; }
+/* arena.c: blocks in use from one step to another. */
+typedef struct cg_block { int32_t first, last; int64_t bytes, offset; } cg_block;
+int64_t cg_arena_least(const cg_block *b, int64_t n, int64_t n_steps);     /* what is in use at once, at most; -1 when memory is short */
+int64_t cg_arena_pack(cg_block *b, int64_t n);  /* sets offsets; the bytes of the arena; -1, nothing changed: too many, or memory is short */
 
 const uint32_t *cg_profile_steps(const cg_program *p);      /* NULL when memory is short */
 kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowered *lowered /* by group */);

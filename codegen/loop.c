@@ -149,6 +149,8 @@ uint32_t lp_emit(lp_kernel *k, lp_inst i)
         return i.a;
     if (i.op == LP_MUL && is_one(&k->insts[i.a]))
         return i.b;
+    if (k->fast && !k->exact)
+        lp_relax(k, &i);
     if (k->n_insts * 2 >= k->table_size && !table_grow(k))
         return UINT32_MAX;
     i.phase = (uint8_t)(k->n_phases - 1);
@@ -184,7 +186,7 @@ uint64_t lp_buffer_form(const lp_kernel *k, int64_t b) { return buffer_form(&k->
 
 uint64_t lp_form(const lp_kernel *k)
 {
-    uint64_t h = mix((uint64_t)k->n_outer, huge(k));
+    uint64_t h = mix((uint64_t)k->n_outer, (uint64_t)k->fast << 1 | huge(k));
     for (int64_t b = 0; b < k->n_buffers; b++)
         h = mix(mix(h, buffer_form(&k->buffers[b], k->n_outer)), (uint64_t)k->buffers[b].offset);
     for (int s = 0; s < k->n_scalars; s++)
@@ -206,7 +208,7 @@ uint64_t lp_hash(const lp_kernel *k)
 
 bool lp_same_form(const lp_kernel *a, const lp_kernel *b)
 {
-    if (a->n_outer != b->n_outer || huge(a) != huge(b) || a->n_insts != b->n_insts || a->n_buffers != b->n_buffers || a->n_scalars != b->n_scalars
+    if (a->fast != b->fast || a->n_outer != b->n_outer || huge(a) != huge(b) || a->n_insts != b->n_insts || a->n_buffers != b->n_buffers || a->n_scalars != b->n_scalars
         || a->n_phases != b->n_phases)
         return false;
     for (int64_t i = 0; i < a->n_buffers; i++)
@@ -319,6 +321,8 @@ static kn_status check_types(const lp_kernel *k, int64_t at)
         if ((is_half(a) && i->type != KN_F32) || (is_half(i->type) && a != KN_F32))
             return bad(k, at, "f16 and bf16 convert from and to f32");
         return a != LP_PRED && a != KN_BOOL && i->type != LP_PRED && i->type != KN_BOOL ? KN_OK : bad(k, at, "CVT is for numbers");
+    case LP_RCP: case LP_RSQRT:
+        return a == KN_F32 && i->type == KN_F32 && k->fast ? KN_OK : bad(k, at, "approximations are of f32, in fast kernels");
     case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RINT: case LP_FLOOR:
     case LP_CEIL: case LP_TRUNC: case LP_COPYSIGN: case LP_LT: case LP_LE: case LP_GT: case LP_GE: case LP_EQ: case LP_NE: case LP_AND: case LP_OR:
     case LP_XOR: case LP_SHL: case LP_SHR: case LP_USHR: case LP_CALL1: case LP_CALL2: case LP_CONST: case LP_SCALAR: case LP_SIZE:

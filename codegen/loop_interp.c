@@ -34,6 +34,8 @@ static float f_arith(lp_op op, float a, float b, float c)
     if (op == LP_NEG) return -a;
     if (op == LP_ABS) return fabsf(a);
     if (op == LP_SQRT) return sqrtf(a);
+    if (op == LP_RCP) return 1 / a;
+    if (op == LP_RSQRT) return 1 / sqrtf(a);
     if (op == LP_RINT) return rintf(a);
     if (op == LP_FLOOR) return floorf(a);
     if (op == LP_CEIL) return ceilf(a);
@@ -288,7 +290,7 @@ static cell step(run *r, int64_t at, int64_t i)
     cell a = operands > 0 ? r->v[n->a] : z, b = operands > 1 ? r->v[n->b] : z, c = operands > 2 ? r->v[n->c] : z, out = z;
     uint8_t ta = operands > 0 ? r->k->insts[n->a].type : n->type;
     switch ((lp_op)n->op) {
-    case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RINT: case LP_FLOOR:
+    case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RCP: case LP_RSQRT: case LP_RINT: case LP_FLOOR:
     case LP_CEIL: case LP_TRUNC: case LP_COPYSIGN: case LP_AND: case LP_OR: case LP_XOR: case LP_SHL: case LP_SHR: case LP_USHR:
         return arith((lp_op)n->op, n->type, a, b, c);
     case LP_LT: case LP_LE: case LP_GT: case LP_GE: case LP_EQ: case LP_NE:

@@ -1,11 +1,13 @@
 /* lower.c: a group to a kernel of the loop IR.
  *
  * Cells (cells.h) are laid out in passes by their time: row values of time t in a row phase, then one pass along the row. A value that a later pass needs
- * again is computed again when that is cheap; else it is SPILLED: kept in its own output buffer or in a scratch row that belongs to the worker.
+ * again is computed again when that is cheap; else it is SPILLED: kept in its own output buffer or in a scratch row that belongs to the worker. Where the row is long a
+ * result that comes later lends its place instead (softmax: the exponentials stand where the quotients will), so that memory stays what eager needs.
  *
  * Where a kernel both loads and stores a storage (writes in place), the store is LATE: in the last pass, after every load of it. All stores of a phase
  * come after its loads.
  */
+#include "base/cpu.h"
 #include "base/error.h"
 #include "codegen/cells.h"
 #include <stddef.h>
@@ -19,8 +21,7 @@ typedef struct lowering {
     lp_kernel *k;
     int last;                   /* the latest pass */
     int store_time[CG_MAX_NODES];
-    int n_scratch;
-    bool scratch[CG_MAX_BUFFERS], late_row;
+    bool scratch[CG_MAX_BUFFERS], lent[CG_MAX_BUFFERS], late_row;
     cg_cells c;
 } lowering;
 
@@ -38,24 +39,49 @@ static int again_cost(const cg_cells *c, int i, int limit)
 
 static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD; }
 
+/* Bytes from which an output that nobody re-reads is stored around the caches */
+static int64_t large_output(void)
+{
+    static long known;                          /* asking takes microseconds in a virtual machine; threads that race write the same */
+    long l3 = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!l3) {
+        l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+        l3 = l3 > 0 ? l3 : -1;
+        __atomic_store_n(&known, l3, __ATOMIC_RELAXED);
+    }
+    int64_t limit = 16 << 20;                   /* virtual machines report a whole host's cache; from here on streaming was measured faster */
+    return l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit;
+}
+
+/* Rows that are re-read wait in scratch where the output itself goes around the caches: then each is written once. */
+static bool is_streamed(const lowering *l, int buffer)
+{
+    enum { MOST_ROW = 64 << 10 };               /* of scratch: stays in the cache */
+    const cg_cells *c = &l->c;
+    int64_t bytes = (int64_t)kb_dtype_bytes(c->access[buffer].dtype);
+    return c->group->product < 0 && c->space.inner * bytes <= MOST_ROW && c->space.numel * bytes >= large_output();
+}
+
 static void spill(lowering *l, int i)
 {
     cg_cells *c = &l->c;
     if (c->v[i].spill >= 0)
         return;
-    for (int s = 0; s < c->n_stores; s++)       /* its own output will do, unless its store is late */
-        if (c->stores[s].cell == i && !c->stores[s].row && !c->read[c->stores[s].buffer]) {
-            c->v[i].spill = c->stores[s].buffer;
+    kn_dtype as = c->v[i].type == LP_PRED ? KN_BOOL : (kn_dtype)c->v[i].type;
+    for (int s = 0; s < c->n_stores; s++) {     /* its own output will do, unless its store is late or rounds it */
+        int b = c->stores[s].buffer;
+        if (c->stores[s].cell == i && !c->stores[s].row && !c->read[b] && c->access[b].dtype == as && !is_streamed(l, b)) {
+            c->v[i].spill = (int16_t)b;
             return;
         }
+    }
     if (c->n_buffers == CG_MAX_BUFFERS) {
         c->full = true;
         return;
     }
     int b = c->n_buffers++;
-    c->access[b] = (cg_access){.root = UINT32_MAX, .dtype = c->v[i].type == LP_PRED ? KN_BOOL : (kn_dtype)c->v[i].type};
+    c->access[b] = (cg_access){.root = UINT32_MAX, .dtype = as};
     l->scratch[b] = true;
-    l->n_scratch++;
     c->v[i].spill = (int16_t)b;
 }
 
@@ -109,6 +135,51 @@ static void demand_all(lowering *l)
             if (!c->stores[s].row)
                 demand(l, c->stores[s].cell, last);
         }
+}
+
+/* The buffer of a result that can keep cell i until it is made itself, -1. Short rows have room on the worker's stack; of a storage that is touched through
+ * another buffer too, nobody can tell. */
+static int lender(const lowering *l, int i)
+{
+    const cg_cells *c = &l->c;
+    const cg_cell *v = &c->v[i];
+    if (c->group->product >= 0 || v->type == LP_PRED || l->k->inner.size * (int64_t)kb_dtype_bytes((kn_dtype)v->type) <= CG_STACK_SCRATCH)
+        return -1;
+    int until = 31 - __builtin_clz(v->needed);
+    for (int s = 0; s < c->n_stores; s++) {
+        int b = c->stores[s].buffer;
+        bool free = !c->stores[s].row && !c->read[b] && !l->lent[b] && c->access[b].dtype == (kn_dtype)v->type && l->store_time[s] >= until;
+        for (int k = 0; k < c->n_buffers; k++)
+            free = free && (k == b || c->access[k].root != c->access[b].root);
+        for (int k = 0; k < c->n_stores; k++)
+            free = free && (k == s || c->stores[k].buffer != b);
+        if (free)
+            return b;
+    }
+    return -1;
+}
+
+/* Scratch rows that a result's place can stand for are given up. `plain`: the first of them. */
+static void lend(lowering *l, int plain)
+{
+    cg_cells *c = &l->c;
+    int n = plain;
+    for (int b = plain; b < c->n_buffers; b++) {
+        int i = 0;
+        while (c->v[i].spill != b)
+            i++;
+        int by = lender(l, i);
+        l->scratch[b] = false;
+        if (by >= 0) {
+            l->lent[by] = true;
+            c->v[i].spill = (int16_t)by;
+            continue;
+        }
+        c->access[n] = c->access[b];
+        l->scratch[n] = true;
+        c->v[i].spill = (int16_t)n++;
+    }
+    c->n_buffers = n;
 }
 
 /* ---- instructions -------------------------------------------------------------------------------------------------------------------- */
@@ -220,8 +291,11 @@ static bool row_phase(lowering *l, int t)
 
 static bool reduced_at(const cg_cell *v, int t) { return v->kind == CELL_REDUCE && v->needed && v->time - 1 == t; }
 
-/* Spilled to scratch in the pass that computes it; one spilled to its output is stored as such. */
-static bool spilled_at(const lowering *l, const cg_cell *v, int t) { return !v->row && v->spill >= 0 && l->scratch[v->spill] && v->time == t; }
+/* Spilled to scratch, or to what another lends, in the pass that computes it; one spilled to its output is stored as such. */
+static bool spilled_at(const lowering *l, const cg_cell *v, int t)
+{
+    return !v->row && v->spill >= 0 && (l->scratch[v->spill] || l->lent[v->spill]) && v->time == t;
+}
 
 static bool map_phase(lowering *l, int t)
 {
@@ -308,19 +382,6 @@ static void name_kernel(lowering *l, int32_t number)
     }
 }
 
-static int64_t large_output(void)
-{
-    static long known;                          /* asking takes microseconds in a virtual machine; threads that race write the same */
-    long l3 = __atomic_load_n(&known, __ATOMIC_RELAXED);
-    if (!l3) {
-        l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
-        l3 = l3 > 0 ? l3 : -1;
-        __atomic_store_n(&known, l3, __ATOMIC_RELAXED);
-    }
-    int64_t limit = 32 << 20;                   /* virtual machines report a whole host's cache; from here on streaming was measured faster */
-    return l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit;
-}
-
 static void finish(lowering *l, cg_lowered *out)
 {
     lp_kernel *k = l->k;
@@ -358,11 +419,15 @@ static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, in
     l->k = lp_new("k");
     if (!l->k)
         return kb_error_status();
+    l->k->fast = f->fast;
+    l->k->contracts = f->fast && (f->device || kb_cpu_isa() != KB_ISA_BASELINE);
     bool ok = cg_cells_build(&l->c, f, group) && set_nest(l);
     if (ok) {
         int plain = l->c.n_buffers;
         demand_all(l);
-        ok = !l->c.full && add_scratch(l, plain);
+        if ((ok = !l->c.full))
+            lend(l, plain);
+        ok = ok && add_scratch(l, plain);
     }
     for (int t = 0; ok && t <= l->last + l->late_row; t++)
         ok = row_phase(l, t) && map_phase(l, t);

@@ -1,7 +1,8 @@
 /* plan.c: groups in order to steps, and where every value lives.
  *
  * A storage that a step leaves behind is a graph input (it stays where it is), a graph output (a block of its own) or lies in the arena from the step
- * that first writes it to the last that touches it; blocks of 64 bytes, best fit. A kernel's result takes over the block of an operand that dies there when
+ * that first writes it to the last that touches it; blocks of 64 bytes, best fit, placed anew where that leaves many
+ * holes (arena.c). A kernel's result takes over the block of an operand that dies there when
  * each point reads that operand before it writes, at the same place.
  *
  * Everything about an eager call but its pointers is worked out here: layouts, words, math type.
@@ -11,7 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct life { int32_t first, last, slot, next /* of those with the same first step, -1 */; int64_t offset, bytes; bool taken /* its block went to another value */; } life;
+typedef struct life {
+    int32_t first, last, slot, next /* of those with the same first step, -1 */, block /* of the arena */;
+    int64_t offset, bytes;
+    bool taken;                 /* its block went to another value */
+} life;
 
 typedef struct planner {
     cg_program *p;
@@ -23,6 +28,7 @@ typedef struct planner {
     int64_t n_live;
     uint32_t shares;            /* of this step: the storage that its product is written to first; UINT32_MAX: none */
     int32_t *born;              /* by step: the first storage that it is the first to touch, -1 */
+    cg_block *blocks;    int64_t n_blocks;      /* of the arena, each of one value or of several that took it over; room for one a node */
     uint8_t *written;           /* by node: an operator writes to what has it as its hazard */
 } planner;
 
@@ -104,7 +110,7 @@ static void set_lives(planner *pl)
     for (int64_t i = 0; i < g->n_inputs; i++)
         pl->lives[g->inputs[i].i - 1].slot = CG_SLOT_INPUT + (int32_t)i;
     for (int64_t s = 0; s < pl->gs->n_order; s++)
-        use_group(pl, pl->gs->order[s], (int32_t)s);
+        use_group(pl, pl->gs->order[s], (int32_t)s - pl->gs->v[pl->gs->order[s]].inside);
     for (int64_t i = 0; i < g->n_nodes; i++)
         pl->lives[i].bytes = cg_numel(&g->types[g->nodes[i].type]) * (int64_t)kb_dtype_bytes(g->types[g->nodes[i].type].dtype);
 }
@@ -131,6 +137,8 @@ static void place_block(planner *pl, uint32_t root)
         best = at;
     l->offset = best;
     l->slot = CG_SLOT_ARENA;
+    l->block = (int32_t)pl->n_blocks;
+    pl->blocks[pl->n_blocks++] = (cg_block){l->first, l->last, want, best};
     memmove(&pl->live[where + 1], &pl->live[where], (size_t)(pl->n_live - where) * sizeof *pl->live);
     pl->live[where] = (int32_t)root;
     pl->n_live++;
@@ -138,14 +146,14 @@ static void place_block(planner *pl, uint32_t root)
         pl->p->arena_bytes = best + want;
 }
 
-static bool same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b)
+bool cg_same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b)
 {
     return kb_dtype_bytes(a->dtype) == kb_dtype_bytes(b->dtype) && a->inner_stride == b->inner_stride
            && memcmp(a->stride, b->stride, (size_t)k->n_outer * sizeof *a->stride) == 0;
 }
 
 /* In the kernel, is buffer q never loaded in a later phase than buffer r is first stored? */
-static bool read_before(const lp_kernel *k, uint32_t q, uint32_t r)
+bool cg_read_before(const lp_kernel *k, uint32_t q, uint32_t r)
 {
     int last_load = -1, first_store = LP_MAX_PHASES;
     for (int64_t i = 0; i < k->n_insts; i++) {
@@ -197,13 +205,16 @@ static bool take_over(planner *pl, const cg_group *g, const cg_lowered *w, uint3
         for (int b = 0; b < (int)w->k->n_buffers; b++)
             once = once && (b == q || w->root[b] != from);
         if (l->slot != CG_SLOT_ARENA || l->last != step || l->first == step || l->taken || !once || w->offset[q] || l->bytes != me->bytes
-            || !same_map(w->k, &w->k->buffers[q], &w->k->buffers[r]) || !read_before(w->k, (uint32_t)q, (uint32_t)r))
+            || !cg_same_map(w->k, &w->k->buffers[q], &w->k->buffers[r]) || !cg_read_before(w->k, (uint32_t)q, (uint32_t)r))
             continue;
         for (int64_t i = 0; i < pl->n_live; i++)
             if (pl->live[i] == (int32_t)from)
                 pl->live[i] = (int32_t)root;
         me->slot = CG_SLOT_ARENA;
         me->offset = l->offset;
+        me->block = l->block;
+        if (pl->blocks[l->block].last < me->last)
+            pl->blocks[l->block].last = me->last;
         l->taken = true;
         return true;
     }
@@ -227,7 +238,7 @@ static uint32_t share_result(const planner *pl, const cg_group *g, const cg_lowe
         bool once = l && r != at && w->k->buffers[r].written && l->first == step && l->bytes == own->bytes && !w->offset[r] && !w->offset[at];
         for (int b = 0; b < (int)w->k->n_buffers; b++)
             once = once && (b == r || w->root[b] != w->root[r]);
-        if (once && same_map(w->k, &w->k->buffers[at], &w->k->buffers[r]) && read_before(w->k, (uint32_t)at, (uint32_t)r))
+        if (once && cg_same_map(w->k, &w->k->buffers[at], &w->k->buffers[r]) && cg_read_before(w->k, (uint32_t)at, (uint32_t)r))
             return w->root[r];
     }
     return UINT32_MAX;
@@ -249,9 +260,29 @@ static void place_between(planner *pl, const cg_group *g, const cg_lowered *w)
         from = w->root[b] == c ? b : from;
         to = w->root[b] == made ? b : to;
     }
-    bool apart = from >= 0 && to >= 0 && from != to && !read_before(w->k, (uint32_t)from, (uint32_t)to);
+    bool apart = from >= 0 && to >= 0 && from != to && !cg_read_before(w->k, (uint32_t)from, (uint32_t)to);
     pl->lives[c].slot = pl->lives[made].slot = CG_SLOT_ROWS;
     pl->lives[made].offset = apart;
+}
+
+/* All blocks are known now: where the plan has many holes they are placed anew. */
+static void close_holes(planner *pl)
+{
+    int64_t least = cg_arena_least(pl->blocks, pl->n_blocks, pl->gs->n_order), bytes = 0;
+    if (least < 0 || pl->p->arena_bytes <= least + least / 20 || (bytes = cg_arena_pack(pl->blocks, pl->n_blocks)) < 0 || bytes >= pl->p->arena_bytes)
+        return;
+    pl->p->arena_bytes = bytes;
+    for (int64_t i = 0; i < pl->f->g->n_nodes; i++)
+        if (pl->lives[i].slot == CG_SLOT_ARENA)
+            pl->lives[i].offset = pl->blocks[pl->lives[i].block].offset;
+}
+
+/* What stands between two convolutions: planes in a worker's scratch. */
+static void place_planes(planner *pl, const cg_group *g)
+{
+    const cg_group *next = &pl->gs->v[g->then];
+    pl->lives[pl->f->node[g->product].home].slot = CG_SLOT_ROWS;
+    pl->lives[pl->f->node[ir_in(pl->f->g, &pl->f->g->nodes[next->product], 0).i - 1].home].slot = CG_SLOT_ROWS;
 }
 
 static void plan_memory(planner *pl)
@@ -265,6 +296,13 @@ static void plan_memory(planner *pl)
         }
     for (int32_t s = 0; s < (int32_t)pl->gs->n_order; s++) {
         int32_t group = pl->gs->order[s];
+        bool linked = pl->gs->v[group].then >= 0;
+        if (pl->gs->v[group].inside)
+            continue;
+        if (linked) {           /* in one step with the next one, whose results it is that need a place */
+            place_planes(pl, &pl->gs->v[group]);
+            group = pl->gs->v[group].then;
+        }
         const cg_group *g = &pl->gs->v[group];
         const cg_lowered *w = &pl->lowered[group];
         uint32_t c = g->product >= 0 ? pl->f->node[g->product].home : UINT32_MAX;
@@ -272,11 +310,12 @@ static void plan_memory(planner *pl)
         if (g->second >= 0)
             place_between(pl, g, w);
         for (int32_t i = pl->born[s]; i >= 0; i = pl->lives[i].next)
-            if (!pl->lives[i].slot && !(pl->shares != UINT32_MAX && (uint32_t)i == c) && (!g->fused || !take_over(pl, g, w, (uint32_t)i, s)))
+            if (!pl->lives[i].slot && !(pl->shares != UINT32_MAX && (uint32_t)i == c) && (!g->fused || linked || !take_over(pl, g, w, (uint32_t)i, s)))
                 place_block(pl, (uint32_t)i);
         if (pl->shares != UINT32_MAX) {
             pl->lives[c].slot = pl->lives[pl->shares].slot;
             pl->lives[c].offset = pl->lives[pl->shares].offset;
+            pl->lives[c].block = pl->lives[pl->shares].block;
         }
         for (int64_t i = 0; i < pl->n_live;)
             if (pl->lives[pl->live[i]].last <= s)
@@ -284,6 +323,7 @@ static void plan_memory(planner *pl)
             else
                 i++;
     }
+    close_holes(pl);
 }
 
 /* ---- steps --------------------------------------------------------------------------------------------------------------------------- */
@@ -427,7 +467,7 @@ static bool is_written(const planner *pl, ir_ref r) { return pl->written[pl->f->
 static kn_status plan_control(planner *pl, cg_step *st)
 {
     cg_program *p = pl->p;
-    cg_control *r = cg_control_new(st->call.words, pl->f->all_eager, p->want_text);
+    cg_control *r = cg_control_new(st->call.words, pl->f->all_eager, pl->f->fast, p->want_text);
     if (!r || !KB_PUSH(&p->controls, &p->n_controls, &p->cap_controls, r)) {
         cg_control_free(r);
         return kb_error_status();
@@ -538,6 +578,8 @@ static kn_status step_of(planner *pl, cg_step *st, const cg_group *g)
 {
     if (!g->fused)
         return pl->f->node[st->node].kind == CG_PRODUCT ? product_step(pl, st, g->nodes[0]) : eager_step(pl, st, st->node);
+    st->inside = g->inside;
+    st->then = g->then >= 0 ? st + 1 : NULL;
     kn_status s = kernel_step(pl, st, st->group);
     if (s == KN_OK && g->product >= 0)
         s = product_step(pl, st, g->product);
@@ -548,6 +590,14 @@ static kn_status step_of(planner *pl, cg_step *st, const cg_group *g)
     st->second = other.product;
     st->apart = pl->lives[between_of(pl, g)].offset != 0;
     return s;
+}
+
+/* How many threads can be at one step's scratch at once. */
+static int64_t workers_of(const cg_step *st)
+{
+    if (!st->any_scratch)
+        return 0;
+    return st->product ? INT32_MAX : st->n_split < 2 * st->grain ? 1 : (st->n_split - 1) / st->grain + 1;
 }
 
 /* Texts are the program's own; steps of one place share them. */
@@ -582,6 +632,8 @@ static kn_status make_steps(planner *pl)
             s = step_of(pl, st, g);
         if (s != KN_OK)
             return s;
+        if (!p->device && workers_of(st) > p->scratch_rows)
+            p->scratch_rows = workers_of(st);
     }
     return KN_OK;
 }
@@ -608,9 +660,10 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     pl.lives = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.lives);
     pl.live = kb_calloc((size_t)g->n_nodes + (size_t)gs->n_order + 1, sizeof *pl.live);
     pl.written = kb_calloc((size_t)g->n_nodes + 1, 1);
+    pl.blocks = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.blocks);
     for (int64_t i = 0; p->input_bytes && i < g->n_inputs; i++)
         p->input_bytes[i] = span_of(ir_type(g, g->inputs[i]));
-    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live && pl.written ? KN_OK : kb_error_status();
+    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live && pl.written && pl.blocks ? KN_OK : kb_error_status();
     if (s == KN_OK) {
         pl.born = pl.live + g->n_nodes;
         if (g->n_consts)
@@ -625,5 +678,6 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     kb_free(pl.lives);
     kb_free(pl.live);
     kb_free(pl.written);
+    kb_free(pl.blocks);
     return s;
 }

@@ -50,3 +50,20 @@ $O/tests/cuda/lt/%.o: PROGRAM_CFLAGS += $(SIM_OPT)
 sim-test: $(SIM) $(HOST_NVRTC) $(SIM_LT)
 	@:
 tests: $(SIM) $(HOST_NVRTC) $(SIM_LT)
+
+# tests/complaints/ without Criterion, for the machine with the GPU
+COMPLAINTS_OBJ := $(patsubst tests/complaints/%.c,$O/tests/plain/%.o,$(wildcard tests/complaints/*.c)) $O/tests/cuda/plain/runner.o
+$O/tests/plain/%.o: tests/complaints/%.c $(AFTER)
+	$(folder)
+	$(call say,CC,$<)
+	$(call compile,-Itests/cuda/plain $(PROGRAM_CFLAGS))
+
+$B/gpu/complaints: $(COMPLAINTS_OBJ) $(NO_CACHE) $(STATIC)
+	$(folder)
+	$(call say,LINK,$@)
+	$(call program)
+
+# What tools/gpu-check.sh runs
+.PHONY: gpu-check
+gpu-check: $B/kiln-nvrtc.so $B/tests/conformance $B/bench/gpu_bench $B/gpu/complaints
+	@:

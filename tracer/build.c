@@ -308,7 +308,7 @@ bool tr_job_find(tr_job *j)
 void tr_job_compile(tr_job *j)
 {
     uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
-    cg_options o = {.name = "graph", .reduce_overhead = j->module->options.reduce_overhead, .no_backend = cg_has_no_backend(j->ir)};
+    cg_options o = {.name = "graph", .fast = j->module->options.math == KN_FAST, .reduce_overhead = j->module->options.reduce_overhead, .no_backend = cg_has_no_backend(j->ir)};
     cg_program *code = o.no_backend ? NULL : cg_compile(j->ir, &o);
     if (!code && cg_has_no_backend(j->ir)) {
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());

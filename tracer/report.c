@@ -188,6 +188,7 @@ static void summary(writer *w, tr_module *m)
         fputs("{\n  \"summary\": {", w->f);
         w->first = true;
         put_text(w, "module", kn_class_name(&m->base));
+        put_text(w, "math", m->options.math == KN_FAST ? "fast" : "same bits");
         put_count(w, "calls", s.calls);
         put_count(w, "replays", atomic_load(&m->replays));
         put_count(w, "paths", s.paths);
@@ -214,6 +215,8 @@ static void summary(writer *w, tr_module *m)
     }
     fprintf(w->f, "%llu calls, %llu replayed; %llu paths, %llu graphs of %d ops in %d kernels and %d eager steps\n", s.calls,
             (unsigned long long)atomic_load(&m->replays), s.paths, s.graphs, ops, kernels, eager);
+    if (m->options.math == KN_FAST)
+        fprintf(w->f, "math: fast (values near eager's, not its bits%s)\n", kb_env_int(KB_ENV_KN_CHECK) > 0 ? "; KN_CHECK has nothing to compare" : "");
     if (m->options.pure)
         fprintf(w->f, "%llu calls without forward (pure)%s\n", (unsigned long long)atomic_load(&m->pure_calls),
                 atomic_load(&m->pure_revoked) ? "; revoked by an audit" : "");
@@ -234,6 +237,7 @@ static void graph_line(writer *w, const tr_graph *g)
     const cg_stats *s = &g->stats;
     const char *where = g->end->kind == EV_RETURN ? "return" : g->end->kind == EV_CUT ? "turn" : kb_break_get(g->end->op)->code;
     unsigned long long runs = atomic_load(&((tr_graph *)(uintptr_t)g)->runs);
+    int64_t planned = s->arena_bytes + s->output_bytes;
     if (w->json) {
         put_count(w, "graph", (unsigned long long)g->number);
         put_count(w, "ops", (unsigned long long)g->n_ops);
@@ -242,14 +246,17 @@ static void graph_line(writer *w, const tr_graph *g)
         put_count(w, "products", (unsigned long long)s->products);
         put_count(w, "outputs", (unsigned long long)(v ? v->n_outputs : 0));
         put_count(w, "arena_bytes", (unsigned long long)s->arena_bytes);
+        put_count(w, "planned_bytes", (unsigned long long)planned);
+        put_count(w, "liveness_bytes", (unsigned long long)(s->liveness_bytes > 0 ? s->liveness_bytes : 0));
         put_number(w, "compile_ms", s->compile_ms);
         put_count(w, "runs", runs);
         put_text(w, "ends", where);
         put_text(w, "site", g->end->site);
         return;
     }
-    fprintf(w->f, "  graph %d: %d ops -> %d kernels, %d products, %d eager steps, %d values out, arena %lld bytes, %.1f ms; %llu runs; ends at %s %s\n", g->number, g->n_ops,
-            s->kernels, s->products, s->eager_steps, v ? v->n_outputs : 0, (long long)s->arena_bytes, s->compile_ms, runs, where, g->end->site ? g->end->site : "");
+    fprintf(w->f, "  graph %d: %d ops -> %d kernels, %d products, %d eager steps, %d values out, arena %lld bytes, %lld with results (operators one by one: %lld), %.1f ms; "
+            "%llu runs; ends at %s %s\n", g->number, g->n_ops, s->kernels, s->products, s->eager_steps, v ? v->n_outputs : 0, (long long)s->arena_bytes,
+            (long long)planned, (long long)s->liveness_bytes, s->compile_ms, runs, where, g->end->site ? g->end->site : "");
 }
 
 /* Microseconds lost at this place of the user's source in all, and how often. */

@@ -68,6 +68,10 @@ static kn_module *make_minilm(const bench_case *c)
 static kn_module *make_resnet18(const bench_case *c) { return (void)c, resnet18(64, 1000); }
 static kn_module *make_mobilenet(const bench_case *c) { return (void)c, mobilenet_v2(1000); }
 
+/* width channels, with batch_norm and relu6 */
+static kn_module *make_conv(const bench_case *c) { return conv_norm_relu6(c->sizes[1], c->width, c->mixed ? 3 : 7, c->mixed ? 1 : 2, c->mixed == 2 ? c->width : 1); }
+static kn_module *make_residual(const bench_case *c) { return inverted_residual(c->width, c->width, 1, 6); }
+
 /* An LSTM whose sequence of outputs is all that is asked for. */
 typedef struct Lstm { kn_module base; kn_module *lstm; } Lstm;
 static kn_tensor *lstm_forward(Lstm *self, kn_tensor *x) { return kn_as_tensor(kn_tuple_get(kn_call_value(self->lstm, x), 0)); }
@@ -249,6 +253,14 @@ const bench_case bench_cases[] = {
      .work = 8 * 6 * 128 * (24.0 * 384 * 384 + 4.0 * 128 * 384)},
     {"resnet18", "ResNet-18 [1, 3, 224, 224]", make_resnet18, NULL, 4, {1, 3, 224, 224}, .yard = BC_FLOPS, .work = 2 * 1.814e9},
     {"mobilenet_v2", "MobileNetV2 [1, 3, 224, 224]", make_mobilenet, NULL, 4, {1, 3, 224, 224}, .yard = BC_FLOPS, .work = 2 * 0.301e9},
+    {"conv-7x7", "convolution 7 x 7, stride 2, [1, 3, 224, 224] to 64 channels, batch_norm, relu6", make_conv, NULL, 4, {1, 3, 224, 224}, .width = 64, .yard = BC_FLOPS,
+     .work = 2.0 * 64 * 3 * 49 * 112 * 112},
+    {"conv-3x3", "convolution 3 x 3 [1, 64, 56, 56], batch_norm, relu6", make_conv, NULL, 4, {1, 64, 56, 56}, .width = 64, .yard = BC_FLOPS,
+     .work = 2.0 * 64 * 64 * 9 * 56 * 56, .mixed = 1},
+    {"conv-depthwise", "depthwise convolution 3 x 3 [1, 144, 56, 56], batch_norm, relu6", make_conv, NULL, 4, {1, 144, 56, 56}, .width = 144, .yard = BC_BYTES,
+     .work = 8.0 * 144 * 56 * 56, .mixed = 2},
+    {"conv-residual", "MobileNetV2's inverted residual [1, 24, 56, 56], 144 channels inside", make_residual, NULL, 4, {1, 24, 56, 56}, .width = 24, .yard = BC_FLOPS,
+     .work = 2.0 * 56 * 56 * (2 * 24 * 144 + 9 * 144)},
     {"gpt2-decode", "12 GPT-2 layers, one token after 127", make_gpt_decode, NULL, 3, {1, 1, 768}, .width = 768, .yard = BC_BYTES,
      .work = 12 * 4.0 * (12.0 * 768 * 768 + 2.0 * 127 * 768)},
     {"gpt2-prefill", "12 GPT-2 layers [1, 128, 768]", make_gpt_prefill, NULL, 3, {1, 128, 768}, .width = 768, .yard = BC_FLOPS,

@@ -338,6 +338,8 @@ static LLVMValueRef arithmetic(ll_emit *e, const lp_inst *in, LLVMValueRef *x, c
     case LP_NEG: return f ? LLVMBuildFNeg(e->b, x[0], "") : LLVMBuildNeg(e->b, x[0], "");
     case LP_ABS: return absolute(e, in->type, x[0]);
     case LP_SQRT: return f ? intrinsic(e, "llvm.sqrt", x, 1) : x[0];
+    case LP_RCP: return ll_reciprocal(e, x[0], a->width);
+    case LP_RSQRT: return ll_reciprocal_root(e, x[0], a->width);
     case LP_RINT: return rounding(e, "rint", in->type, x, 1, a);
     case LP_FLOOR: return rounding(e, "floor", in->type, x, 1, a);
     case LP_CEIL: return rounding(e, "ceil", in->type, x, 1, a);

@@ -108,6 +108,8 @@ int ll_operands(const lp_inst *in);                              /* how many val
 
 /* ---- fast.c: a faster form of element value i with the same bits; NULL: there is none */
 LLVMValueRef ll_fast(ll_emit *e, uint32_t i, const ll_active *a);
+LLVMValueRef ll_reciprocal(ll_emit *e, LLVMValueRef x, int width);         /* LP_RCP */
+LLVMValueRef ll_reciprocal_root(ll_emit *e, LLVMValueRef x, int width);    /* LP_RSQRT */
 
 /* ---- memory.c: loads, stores, prefetches */
 LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueRef pos);

@@ -146,6 +146,29 @@ static LLVMValueRef widen(ll_emit *e, LLVMValueRef x, const ll_active *a, LLVMVa
     return LLVMBuildShuffleVector(e->b, x, others, LLVMConstVector(pick, LL_LANES), "");
 }
 
+static LLVMValueRef part(ll_emit *e, LLVMValueRef x, int from, int n)
+{
+    LLVMValueRef pick[LL_LANES];
+    for (int i = 0; i < n; i++)
+        pick[i] = LLVMConstInt(e->i32, (uint64_t)(from + i), false);
+    return LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(pick, (unsigned)n), "");
+}
+
+/* 32 lanes join the accumulator; pos: element number of the first */
+static void join(ll_emit *e, ll_accumulator *r, LLVMValueRef x, LLVMValueRef pos)
+{
+    if (!r->index) {
+        r->acc = combine(e, r, r->acc, x);
+        return;
+    }
+    LLVMValueRef take = better(e, r, x, r->acc), vector = LLVMBuildLShr(e->b, pos, ll_int(e, 5), "");
+    if (r->index_type != e->i64)
+        vector = LLVMBuildTrunc(e->b, vector, r->index_type, "");
+    r->acc = LLVMBuildSelect(e->b, take, x, r->acc, "");
+    r->at = LLVMBuildSelect(e->b, take, ll_splat(e, vector, LL_LANES), r->at, "");
+    r->nan = LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, ""), x, r->nan, "");
+}
+
 void ll_reduce_step(ll_emit *e, const ll_active *a, LLVMValueRef pos)
 {
     for (int i = 0; i < e->n_red; i++) {
@@ -153,26 +176,11 @@ void ll_reduce_step(ll_emit *e, const ll_active *a, LLVMValueRef pos)
         LLVMValueRef x = ll_get(e, e->k->insts[r->inst].a, a->width);
         if (r->lane_type != ll_type(e, type_of(e, r)))
             x = LLVMBuildSExt(e->b, x, ll_vector(r->lane_type, a->width), "");
-        x = widen(e, x, a, identity(e, r));
-        if (!r->index) {
-            r->acc = combine(e, r, r->acc, x);
-            continue;
-        }
-        LLVMValueRef take = better(e, r, x, r->acc), vector = LLVMBuildLShr(e->b, pos, ll_int(e, 5), "");
-        if (r->index_type != e->i64)
-            vector = LLVMBuildTrunc(e->b, vector, r->index_type, "");
-        r->acc = LLVMBuildSelect(e->b, take, x, r->acc, "");
-        r->at = LLVMBuildSelect(e->b, take, ll_splat(e, vector, LL_LANES), r->at, "");
-        r->nan = LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, ""), x, r->nan, "");
+        if (a->width <= LL_LANES)
+            join(e, r, widen(e, x, a, identity(e, r)), pos);
+        for (int from = 0; a->width > LL_LANES && from < a->width; from += LL_LANES)        /* whole vectors, one after another */
+            join(e, r, part(e, x, from, LL_LANES), LLVMBuildAdd(e->b, pos, ll_int(e, from), ""));
     }
-}
-
-static LLVMValueRef part(ll_emit *e, LLVMValueRef x, int from, int n)
-{
-    LLVMValueRef pick[LL_LANES];
-    for (int i = 0; i < n; i++)
-        pick[i] = LLVMConstInt(e->i32, (uint64_t)(from + i), false);
-    return LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(pick, (unsigned)n), "");
 }
 
 static LLVMValueRef fold(ll_emit *e, const ll_accumulator *r)

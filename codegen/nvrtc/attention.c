@@ -198,7 +198,7 @@ static bool tiled(op_text *o, const parts *p)
         return false;
     parameters(o, p, rows);
     o->l->threads_x = half ? 128 : 256;
-    o->blocks = 2;
+    o->blocks = half || width <= 64 ? 2 : 1;
     o->l->shared = half ? 2 * (rows * depth + 2 * keys * (depth + width)) : 4 * ((rows + keys) * (depth + 4) + keys * (width + 4) + rows * (keys + 4) + rows);
     o->l->vector = q > k ? q : k;
     if (v > o->l->vector)

@@ -1,4 +1,5 @@
-/* op.c: operators with kernels of their own: embedding, index_select, gather, cat, stack, triangles, arange; attention.c, window.c and fold.c have more.
+/* op.c: operators with kernels of their own: embedding, index_select, gather, cat, stack, triangles, arange; attention.c, window.c,
+ * fold.c, place.c, order.c and random.c have more.
  *
  * Parameters are the operands and results in order (of a number its 8 bytes in the pointer's place), a pointer to an int that is set where a value is out of
  * range, for operators that check, then cg_launch.param. Sizes and strides are parameters, dtypes and ranks are in the text. What isn't known here gives no text:
@@ -102,6 +103,9 @@ void op_offset(op_text *o, const char *stem, int rank, int but)
         if (d != but)
             nv_put(&o->text, " + c%d * %s%d", d, stem, d);
 }
+
+const char *op_widened(kn_dtype d) { return d == KN_F16 ? "kn_of_f16" : d == KN_BF16 ? "kn_of_bf16" : ""; }
+const char *op_narrowed(kn_dtype d) { return d == KN_F16 ? "kn_to_f16" : d == KN_BF16 ? "kn_to_bf16" : ""; }
 
 int op_axis(int64_t dim, int rank) { return (int)(dim < 0 ? dim + rank : dim); }
 
@@ -221,15 +225,21 @@ static bool triangle(op_text *o, bool lower)
 }
 
 /* ---- sources -------------------------------------------------------------------------------------------------------------------------------- */
-/* start + i · step in f64 or wrapping integers, as the CPU's */
+/* start + i · step in f64 or wrapping integers, as the CPU's: which of them the result's dtype says */
 static bool arange(op_text *o)
 {
     const kb_layout *y = o->c->out[0].layout;
-    bool f = o->c->in[0].layout->dtype == KN_F64 || o->c->in[1].layout->dtype == KN_F64;
-    if (f || (y->dtype != KN_I64 && y->dtype != KN_I32))
+    bool wide[2] = {o->c->in[0].layout->dtype == KN_F64, o->c->in[1].layout->dtype == KN_F64};
+    bool real = y->dtype == KN_F32 || y->dtype == KN_F64;
+    if (!real && (wide[0] || wide[1] || (y->dtype != KN_I64 && y->dtype != KN_I32)))
         return false;
     op_pointers(o, false);
     op_each(o, y->numel);
+    if (real) {
+        nv_put(&o->text, "        y0[t] = (%s)(%s(a0) + (double)(long long)t * %s(a1));\n    }\n", nv_memory_type(y->dtype), wide[0] ? "kn_f64" : "(double)",
+            wide[1] ? "kn_f64" : "(double)");
+        return true;
+    }
     nv_put(&o->text, "        y0[t] = (%s)((unsigned long long)a0 + (unsigned long long)t * (unsigned long long)a1);\n    }\n", nv_memory_type(y->dtype));
     return true;
 }
@@ -247,7 +257,21 @@ static bool write_op(op_text *o)
     case OP_triu: return triangle(o, false);
     case OP_scaled_dot_product_attention: return op_attention(o);
     case OP_arange: return arange(o);
+    case OP_flip: return op_flip(o);
+    case OP_roll: return op_roll(o);
+    case OP_repeat: return op_repeat(o);
+    case OP_pad: return op_pad(o);
+    case OP_scatter: return op_scatter(o, false);
+    case OP_scatter_add: return op_scatter(o, true);
+    case OP_one_hot: return op_one_hot(o);
+    case OP_nll_loss: return op_nll_rows(o);
+    case OP_cumsum: case OP_cumprod: case OP_logcumsumexp: return op_cumulate(o);
+    case OP_cummax: case OP_cummin: return op_running_best(o);
+    case OP_sort: case OP_argsort: return op_sort(o);
+    case OP_topk: return op_topk(o);
     case OP_rand: return op_uniform(o);
+    case OP_randint: return op_randint(o);
+    case OP_bernoulli: return op_bernoulli(o);
     case OP_dropout: return op_dropout(o);
     case OP_conv1d: return op_conv(o, 1, false);
     case OP_conv2d: return op_conv(o, 2, false);
@@ -259,6 +283,8 @@ static bool write_op(op_text *o)
     case OP_avg_pool2d: return op_pool(o, 2, false);
     case OP_adaptive_avg_pool1d: return op_adaptive_pool(o, 1);
     case OP_adaptive_avg_pool2d: return op_adaptive_pool(o, 2);
+    case OP_adaptive_max_pool2d: return op_adaptive_max_pool(o);
+    case OP_interpolate: return op_interpolate(o);
     case OP_batch_norm: return op_batch_norm(o);
     case OP_sum: case OP_prod: case OP_mean: case OP_amax: case OP_amin: case OP_all: case OP_any: return op_reduce(o);
     case OP_argmax: case OP_argmin: return op_arg_reduce(o);
@@ -295,8 +321,8 @@ char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_la
     snprintf(l->name, sizeof l->name, "kn_%s", op_name(c->op));
     if (o.blocks)
         snprintf(bounds, sizeof bounds, ", %d", o.blocks);
-    nv_put(&all, "%s%s\n/* %s: %s indices */\nextern \"C\" __global__ void __launch_bounds__(%d%s) %s(\n    %s)\n{\n%s}\n", nv_helpers,
-        o.helpers.s ? o.helpers.s : "", l->name, strcmp(o.index, "int") ? "64-bit" : "32-bit", l->threads_x, bounds, l->name,
+    nv_put(&all, "%s%s%s\n/* %s: %s indices */\nextern \"C\" __global__ void __launch_bounds__(%d%s) %s(\n    %s)\n{\n%s}\n", nv_helpers,
+        o.before ? o.before : "", o.helpers.s ? o.helpers.s : "", l->name, strcmp(o.index, "int") ? "64-bit" : "32-bit", l->threads_x, bounds, l->name,
         o.args.s ? o.args.s : "", o.text.s ? o.text.s : "");
     bool failed = all.failed || o.text.failed || o.args.failed || o.helpers.failed;
     nv_host->free(o.helpers.s);

@@ -24,6 +24,7 @@ struct kb_pack {
 typedef struct maker { bool (*fill)(void *arg, float *to); void *arg; } maker;
 
 static _Atomic(int64_t) bytes_kept;
+int64_t kb_packs_bytes(void) { return atomic_load_explicit(&bytes_kept, memory_order_relaxed); }
 
 bool kb_packs_steady(kb_packs *p, uint64_t version)
 {
