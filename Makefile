@@ -55,7 +55,7 @@ conformance: deps       ## the cases of a file through eager, compiled and inter
 
 .PHONY: test-cuda
 test-cuda: deps deps-test   ## device code: compiled for sm_80, sm_90 and sm_100, run on a simulated device (needs the CUDA toolkit's NVRTC; says so where it isn't)
-	+@$(SUB) lib backend sim-test build/tests/conformance build/bench/gpu_facts cuda-headers
+	+@$(SUB) lib backend sim-test build/tests/conformance build/tests/cuda_facts build/bench/gpu_facts cuda-headers
 	@tools/test-cuda.sh build
 
 .PHONY: test-cuda-host
