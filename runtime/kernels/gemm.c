@@ -3,9 +3,14 @@
  * One thread computes a rectangle of C over the whole of k, one block of 256 after the other, so no path and no split can change the order
  * of an output's additions. Threads get rectangles of their own and pack for themselves: no barrier inside a product.
  *
+ *   tiny         one block of k, straight to the tiles
  *   product_nt   few rows, B's columns contiguous (weights [N, K]): 16 x 4 pieces of B are transposed in registers, nothing is packed
  *   tiles        C in tiles of up to `rows` x 16, 32 or 64. A packed as [k][rows of the tile], or read in place (few rows); B packed by
  *                the caller, packed here, or read in place where it is contiguous in n and small or used few times
+ *
+ * Strips of columns go through the whole of k before the next ones, so that C leaves the cache once, done. Packed weights come from L3 or
+ * memory: each tile fetches an equal share of the panels that follow, so that the stream never waits (measured on AVX-512 with 2 MiB of L2:
+ * 16 x 1024 x 4096 is 1.2 times as fast).
  *
  * Sizes that need no packing allocate nothing. Strides may be anything; what isn't contiguous is packed.
  */
@@ -202,8 +207,8 @@ static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, 
     }
 }
 
-/* How a rectangle is gone through: blocks of columns, in them blocks of rows or the other way round, in these strips of columns, each through the whole of k,
- * so that C stays in a cache until it is done. */
+/* How a rectangle is gone through: blocks of columns (all of them, or as many as are packed here at once), in them blocks of rows, in these
+ * strips of columns, each through the whole of k, so that C stays in a cache until it is done. */
 typedef struct plan {
     bool b_pack, b_deep; /* B packed here: a strip and a block of k at a time, or a block of columns at once, for several blocks of rows */
     bool a_strided, a_whole;
