@@ -129,7 +129,8 @@ static kn_status run_on_host(const cg_program *p, const cg_step *st, char *const
     kb_call c = st->call;
     c.in = bufs;
     c.out = bufs + c.n_in;
-    return cg_device_host_call(p->device, &c, st->write);
+    /* a branch or a loop: the host chooses, its programs run on the device */
+    return st->control ? cg_control_run(st->control, &c, NULL) : cg_device_host_call(p->device, &c, st->write);
 }
 
 kn_status cg_device_start(const cg_program *p, const kb_cuda *c, cu_stream stream, char *const *bases, const int64_t *scalars, const char *scalars_at, bool *wrote)
