@@ -421,11 +421,7 @@ static void finish(lowering *l, cg_lowered *out)
         f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && is_large(l, b, total * bytes);
     }
     lp_set_ahead(k);
-<<<<<<< HEAD
-    k->inner.sym = !lp_wants_inner(k) || l->lends;       /* rows that are long anyway share code from the start */
-=======
-    k->inner.sym = k->columns || !lp_wants_inner(k);
->>>>>>> fusion
+    k->inner.sym = k->columns || !lp_wants_inner(k) || l->lends;       /* rows that are long anyway share code from the start */
     k->n_scalars = l->c.n_scalars;
     for (int s = 0; s < l->c.n_scalars; s++) {
         out->scalar[s] = l->c.scalar[s];
