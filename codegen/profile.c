@@ -57,7 +57,7 @@ static void product_work(const cg_product *p, double *bytes, double *flops)
         of_a *= g->a_batch[d] ? (double)g->batch[d] : 1;
         of_b *= g->b_batch[d] ? (double)g->batch[d] : 1;
     }
-    *bytes += 4 * (of_a * m * k + of_b * k * n + all * m * n);
+    *bytes += (double)kb_dtype_bytes(p->dtype) * (of_a * m * k + of_b * k * n + all * m * n);
     *flops += 2 * all * m * n * k;
 }
 
