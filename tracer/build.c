@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_RETRY = 32 };                      /* runs after a compilation that ran out of memory */
+enum { FIRST_RETRY = 32 /* runs after a compilation that ran out of memory */, MAX_ALIASES = 8 /* variants of a graph that differ in them */ };
 
 /* ---- IR ------------------------------------------------------------------------------------------------------------------------------------ */
 typedef struct builder {
@@ -75,8 +75,9 @@ static bool find_aliases(builder *b, tr_event **path, int64_t n)
     v->input_alias = kb_calloc(k, 1);
     v->input_offset = kb_calloc(k, sizeof *v->input_offset);
     v->input_written = kb_calloc(k, sizeof *v->input_written);
+    v->input_dtype = kb_calloc(k, sizeof *v->input_dtype);
     uint64_t *keys = kb_calloc(k, sizeof *keys);
-    if (!v->input_alias || !v->input_offset || !v->input_written || !keys) {
+    if (!v->input_alias || !v->input_offset || !v->input_written || !v->input_dtype || !keys) {
         kb_free(keys);
         return false;
     }
@@ -84,6 +85,7 @@ static bool find_aliases(builder *b, tr_event **path, int64_t n)
     for (int i = 0; i < v->n_inputs; i++) {
         int64_t offset;
         keys[i] = storage_key(b, v->inputs[i], &offset);
+        v->input_dtype[i] = layout_at(b, v->inputs[i])->dtype;
         v->input_offset[i] = offset * (int64_t)kb_dtype_bytes(layout_at(b, v->inputs[i])->dtype);
         for (int j = 0; j < i; j++)
             if (keys[j] == keys[i]) {
@@ -235,24 +237,13 @@ void tr_variant_free(tr_variant *v)
         kb_free(v->input_alias);
         kb_free(v->input_offset);
         kb_free(v->input_written);
+        kb_free(v->input_dtype);
         kb_free(v->scalars);
         kb_free(v->outputs);
         kb_free(v->output_bytes);
         kb_free(v);
         v = older;
     }
-}
-
-/* A check on values after a write can't be hoisted above it: such a graph stays with the op interpreter, which stops where eager does. */
-static bool checks_after_write(const tr_graph *g)
-{
-    bool check = false;
-    for (tr_event *e = g->end->parent; e != g->begin; e = e->parent) {
-        check |= e->checks;
-        if (e->writes && check)
-            return true;
-    }
-    return false;
 }
 
 /* The graph's operators run one by one: for good, or where memory was short until some more runs have gone by, twice as many each time. */
@@ -388,7 +379,9 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
     v->older = old;
     if (old && v->compile_us) {                 /* code that was there for an equal graph costs nothing */
         m->recompiles++;
-        tr_miss *x = tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
+        tr_miss *x = v->wanted_version == old->wanted_version
+            ? tr_module_note(m, BREAK_ALIASED, g->end->site, "graph %d has code for both ways", g->number)
+            : tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
         if (x)
             x->us += v->compile_us;
         if (x && v->charged)
@@ -409,16 +402,21 @@ static void compile_graph(tr_frame *f, tr_graph *g)
         tr_variant_publish(f->module, g, v);
 }
 
+/* How many ways in which operands share memory have code of their own. */
+static int ways_to_alias(const tr_variant *v)
+{
+    int n = 0;
+    for (const tr_variant *o = v; o; o = o->older)
+        n += o->wanted_version == v->wanted_version;
+    return n;
+}
+
 static void consider(tr_frame *f, tr_graph *g)
 {
     if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g))
         return;
-    if (checks_after_write(g)) {
-        give_up(f->module, g, KN_OK, BREAK_EAGER_STEP, "an operator that checks values stands after a write");
-        return;
-    }
     tr_variant *v = atomic_load(&g->variant);
-    if (!f->generic && !g->queued && (!v || v->wanted_version != atomic_load(&g->wanted_version)))
+    if (!f->generic && !g->queued && (!v || v->wanted_version != atomic_load(&g->wanted_version) || (g == f->aliased && ways_to_alias(v) < MAX_ALIASES)))
         compile_graph(f, g);
 }
 
