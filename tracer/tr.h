@@ -4,7 +4,7 @@
  * an event are what came next on different calls. Events are immutable once they can be seen; only `child`, `sibling` and the graph's variant change, atomically.
  * GRAPHS. A SYNC, BREAK, CUT or RETURN event ends a graph: the ops since the previous such event. Its code is a VARIANT, replaced as a whole. Graphs that mean
  * the same (the turns of a loop) share a PROGRAM (share.c). A CUT is where the tracer itself ends a graph: before each turn of a loop whose number of turns varies
- * (loops.c).
+ * (loops.c), and between a write and an operator after it that may fail on values.
  * FRAMES. One call of a compiled module. RECORD: ops run eagerly and become events. REPLAY: ops are compared with events and give placeholders. EAGER: the frame
  * has let go of the thread; ops run as if nothing were compiled.
  *

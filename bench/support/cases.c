@@ -274,5 +274,6 @@ const bench_case bench_cases[] = {
     {"layer_norm", "layer_norm [4096, 1024]", make_layer_norm, NULL, 2, {4096, 1024}, .width = 1024, .yard = BC_BYTES,
      .work = 8.0 * 4096 * 1024 + 8.0 * 1024},
     {"mlp", "Linear 10-32, ReLU, Linear 32-2, batch 4, one thread", make_mlp, NULL, 2, {4, 10}, .threads = 1},
+    {"mlp-pure", "the same, compiled with .pure", make_mlp, NULL, 2, {4, 10}, .threads = 1, .pure = 1},
     {.name = NULL},
 };
