@@ -31,7 +31,7 @@
 
 #define ALIGN         64
 #define HUGE_ALIGN    ((size_t)2 << 20) /* big blocks start on a huge page */
-#define HUGE_FROM     ((size_t)4 << 20)
+#define HUGE_FROM     ((size_t)2 << 20)
 #define SMALL_MAX     ((size_t)4096)
 #define SMALL_CLASSES (SMALL_MAX / ALIGN)
 #define MAGAZINE_MAX  32 /* blocks a thread keeps per class */
@@ -74,6 +74,8 @@ static void *host_aligned(size_t size, size_t align)
     mark_used();
     if (hook)
         return hook(hook_user, NULL, size, align);
+    if (align == HUGE_ALIGN && size % HUGE_ALIGN >= HUGE_ALIGN / 2) /* a last huge page that is half used is worth having */
+        size = (size + HUGE_ALIGN - 1) & ~(HUGE_ALIGN - 1);
     if (posix_memalign(&p, align, size))
         return NULL;
     if (align == HUGE_ALIGN)

@@ -11,6 +11,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { LEAST_L2 = 256 * 1024, LIKELY_L2 = 512 * 1024, MOST_L2 = 2048 * 1024 };
 
 static const char *const isa_names[KB_ISA_COUNT] = {"baseline", "avx2", "avx512"};
 
@@ -56,6 +59,20 @@ kb_isa kb_cpu_isa(void)
         atomic_store_explicit(&chosen, isa, memory_order_relaxed);
     }
     return (kb_isa)isa;
+}
+
+long kb_cpu_l2(void)
+{
+    static atomic_long known;
+    long bytes = atomic_load_explicit(&known, memory_order_relaxed);
+    if (bytes)
+        return bytes;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    bytes = bytes <= 0 ? LIKELY_L2 : bytes < LEAST_L2 ? LEAST_L2 : bytes > MOST_L2 ? MOST_L2 : bytes;
+    atomic_store_explicit(&known, bytes, memory_order_relaxed);
+    return bytes;
 }
 
 const char *kb_isa_name(kb_isa isa) { return (unsigned)isa < KB_ISA_COUNT ? isa_names[isa] : "unknown"; }

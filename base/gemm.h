@@ -17,7 +17,8 @@
 #define KB_GEMM_H
 #include "base/kernel.h"
 
-enum { KB_GEMM_BATCH = 6, KB_GEMM_BLOCK = 256 /* of k, canonical */, KB_GEMM_PANEL = 16 /* columns of a packed panel */ };
+enum { KB_GEMM_BATCH = 6, KB_GEMM_BLOCK = 256 /* of k, canonical */, KB_GEMM_PANEL = 16 /* columns of a packed panel */,
+    KB_GEMM_FEW_ROWS = 32 /* up to which half weights are widened strip by strip, in a cache */ };
 
 /* B [k, n] rearranged once for many products, independent of the instruction set: ceil(n/16) panels of [k][16], the last one filled
  * up with zeros. The caller owns `data`, 64-byte aligned, of kb_gemm_packed_count(k, n) floats. */
@@ -51,8 +52,8 @@ int kb_gemm_f64(const kb_gemm *g);
 int kb_gemm_i32(const kb_gemm *g);
 int kb_gemm_i64(const kb_gemm *g);
 
-/* The product that a call of matmul, bmm, linear or addmm is, data pointers included, where all operands and the result are f32 and no factor is needed;
- * else false. The result may have any strides over rows and batch. Layouts are enough: pointers may be filled in later. */
+/* The product that a call of matmul, bmm, linear or addmm is, data pointers included, where all operands and the result are of one type, f32, f16 or bf16,
+ * and no factor is needed; else false. The result may have any strides over rows and batch. Layouts are enough: pointers may be filled in later. */
 bool kb_gemm_of_call(kb_gemm *g, const kb_call *c);
 
 /* Work between two products, C = work(A B) B2, f32 or f64: see runtime/kernels/chain.c. first and second have the same batch items and m, and second.k is

@@ -4,7 +4,10 @@
  *   mean      sum / n                                       var   d = x - mean; sum(d·d) / max(n - correction, 0)
  *   softmax   m = max + 0; e = exp(x - m); e / sum(e)       std   sqrt(var)
  *   log_softmax (x - m) - log(sum(e))                       logsumexp  m = max + 0, 0 where infinite; m + log(sum(exp(x - m)))
+ *   argmax    the smallest place whose element is the maximum, or a NaN
  *   layer_norm r = 1 / sqrt(var + eps); ((x - mean)·r)·w + b         batch_norm by running statistics: the same
+ *
+ * With KN_FAST softmax multiplies by 1 / sum(e), which is at least 1, and f16 and bf16 stay f32 until they are stored.
  *
  * The maximum there is order-free (LP_RED_MAX_ANY): NaNs reach the result through exp, and + 0 fixes the sign of a zero.
  */
@@ -39,16 +42,24 @@ int16_t cg_cell_add(cg_cells *c, cg_cell cell)
         cell.time++;
     } else if (cell.kind == CELL_CONST || cell.kind == CELL_SCALAR || cell.kind == CELL_SIZE) {
         cell.row = true;
-    } else if (cell.kind != CELL_LOAD) {
+    } else if (cell.kind != CELL_LOAD && cell.kind != CELL_PLACE) {
         cell.row = !element && c->space.inner;
     }
     c->v[c->n] = cell;
     return (int16_t)c->n++;
 }
 
+/* A number as an integer of that type: saturated, as conversions are (hardtanh's -1 is 0 for u8) */
+static int64_t as_integer(uint8_t type, double v)
+{
+    double least = type == KN_U8 ? 0 : type == KN_I8 ? INT8_MIN : type == KN_I16 ? INT16_MIN : type == KN_I32 ? INT32_MIN : -9e18;
+    double most = type == KN_U8 ? UINT8_MAX : type == KN_I8 ? INT8_MAX : type == KN_I16 ? INT16_MAX : type == KN_I32 ? INT32_MAX : 9e18;
+    return v != v ? 0 : (int64_t)(v < least ? least : v > most ? most : v);
+}
+
 static int16_t constant(cg_cells *c, uint8_t type, double v)
 {
-    return cg_cell_add(c, (cg_cell){.kind = CELL_CONST, .type = type, .value = v, .int_value = v > -9e18 && v < 9e18 ? (int64_t)v : 0});
+    return cg_cell_add(c, (cg_cell){.kind = CELL_CONST, .type = type, .value = v, .int_value = as_integer(type, v)});
 }
 
 static int16_t prim(cg_cells *c, lp_op op, uint8_t type, int16_t a, int16_t b)
@@ -62,6 +73,14 @@ static int16_t convert(cg_cells *c, int16_t v, uint8_t type)
     if (v < 0 || c->v[v].type == type)
         return v;
     return cg_cell_add(c, (cg_cell){.kind = CELL_CONVERT, .type = type, .in = {v}, .n_in = 1, .cost = 1});
+}
+
+/* The value as an operator's result of type d. With KN_FAST f16 and bf16 are rounded where they are stored, not between operators. */
+static int16_t result(cg_cells *c, int16_t v, kn_dtype d)
+{
+    if (c->f->fast && v >= 0 && (d == KN_F16 || d == KN_BF16) && c->v[v].type == KN_F32)
+        return v;
+    return convert(c, v, register_type(d));
 }
 
 static int16_t reduce(cg_cells *c, lp_reduce kind, int16_t v)
@@ -184,7 +203,7 @@ static int16_t formula(cg_cells *c, uint32_t node)
             cell.in[k] = v[n->in[k]];
         v[i] = cg_cell_add(c, cell);
     }
-    return convert(c, v[f->n - 1], register_type(g->types[g->nodes[node].type].dtype));
+    return result(c, v[f->n - 1], g->types[g->nodes[node].type].dtype);
 }
 
 static int16_t pointwise(cg_cells *c, uint32_t node)
@@ -195,8 +214,10 @@ static int16_t pointwise(cg_cells *c, uint32_t node)
     cg_recipe r;
     if (!cg_recipe_of(c->f->g, node, m->math, &r))
         return -1;
-    if (!r.body)
-        return convert(c, operand(c, node, r.in[0]), register_type(r.out));
+    if (!r.body) {              /* a copy, or a conversion, which rounds because the user says so */
+        int16_t v = operand(c, node, r.in[0]);
+        return cg_is_weak(c->f->g, r.in[0]) || ir_type(c->f->g, r.in[0])->dtype != r.out ? convert(c, v, register_type(r.out)) : result(c, v, r.out);
+    }
     const char *sig = cg_body_signature(r.body);
     kn_dtype type = kb_math_type(m->math);
     uint8_t math = register_type(type);
@@ -206,7 +227,7 @@ static int16_t pointwise(cg_cells *c, uint32_t node)
         cell.in[k] = ir_is(r.in[k]) ? convert(c, operand(c, node, r.in[k]), type) : constant(c, type, r.fallback[k]);
     }
     cell.type = cg_body_gives_bool(r.body) ? LP_PRED : math;
-    return convert(c, cg_cell_add(c, cell), register_type(r.out));
+    return result(c, cg_cell_add(c, cell), r.out);
 }
 
 /* The row's length less `correction`, at least 0: in the kernel, not in its code's constants, so that one kernel serves all lengths */
@@ -245,6 +266,20 @@ static int16_t logsumexp(cg_cells *c, int16_t x)
     return prim(c, LP_ADD, t, m, function(c, "log", s));
 }
 
+/* The first place of the extremum, or of a NaN: the smallest of the places that hold what the row's extremum is. Places are i32: rows that long stay eager. */
+static int16_t place_of(cg_cells *c, lp_reduce kind, int16_t x)
+{
+    if (x < 0)
+        return x;
+    uint8_t t = c->v[x].type;
+    int16_t m = reduce(c, kind, x), here = prim(c, LP_EQ, LP_PRED, x, m), far = constant(c, KN_I32, INT32_MAX);
+    if (t == KN_F32 || t == KN_F64)
+        here = prim(c, LP_POR, LP_PRED, here, prim(c, LP_NE, LP_PRED, x, x));
+    int16_t at = convert(c, cg_cell_add(c, (cg_cell){.kind = CELL_PLACE, .type = KN_I64, .cost = 1}), KN_I32);
+    int16_t places = cg_cell_add(c, (cg_cell){.kind = CELL_PRIM, .op = LP_SEL, .type = KN_I32, .in = {here, at, far}, .n_in = 3, .cost = 1});
+    return reduce(c, LP_RED_MIN, places);
+}
+
 static int16_t reduction(cg_cells *c, uint32_t node)
 {
     const ir_graph *g = c->f->g;
@@ -258,6 +293,8 @@ static int16_t reduction(cg_cells *c, uint32_t node)
         r = reduce(c, op == OP_sum ? LP_RED_SUM : LP_RED_PROD, x);
     else if (op == OP_amax || op == OP_amin)
         r = reduce(c, op == OP_amax ? LP_RED_MAX : LP_RED_MIN, x);
+    else if (op == OP_argmax || op == OP_argmin)
+        r = place_of(c, op == OP_argmax ? LP_RED_MAX : LP_RED_MIN, x);
     else if (logic)
         r = reduce(c, op == OP_all ? LP_RED_AND : LP_RED_OR, x);
     else if (op == OP_mean)
@@ -268,7 +305,7 @@ static int16_t reduction(cg_cells *c, uint32_t node)
         r = var_of(c, x, *kb_word(kb_op_info(op), ir_words(g, n), 2), &d);
     if (op == OP_std)
         r = prim(c, LP_SQRT, t, r, 0);
-    return convert(c, r, register_type(g->types[n->type].dtype));
+    return result(c, r, g->types[n->type].dtype);
 }
 
 static int16_t softmax(cg_cells *c, uint32_t node)
@@ -278,8 +315,9 @@ static int16_t softmax(cg_cells *c, uint32_t node)
     int16_t x = operand_as(c, node, 0, t);
     int16_t d = prim(c, LP_SUB, t, x, row_max(c, x)), e = function(c, "exp", d), s = reduce(c, LP_RED_SUM, e);
     bool is_log = g->nodes[node].op == OP_log_softmax;
-    int16_t r = is_log ? prim(c, LP_SUB, t, d, function(c, "log", s)) : prim(c, LP_DIV, t, e, s);
-    return convert(c, r, register_type(g->types[g->nodes[node].type].dtype));
+    int16_t r = is_log ? prim(c, LP_SUB, t, d, function(c, "log", s)) : c->f->fast ? prim(c, LP_MUL, t, e, prim(c, LP_DIV, t, constant(c, t, 1), s))
+              : prim(c, LP_DIV, t, e, s);
+    return result(c, r, g->types[g->nodes[node].type].dtype);
 }
 
 static int16_t layer_norm(cg_cells *c, uint32_t node)
@@ -297,7 +335,7 @@ static int16_t layer_norm(cg_cells *c, uint32_t node)
         v = prim(c, LP_MUL, t, v, operand_as(c, node, 1, t));
     if (n->n_in > 2 && ir_is(ir_in(g, n, 2)))
         v = prim(c, LP_ADD, t, v, operand_as(c, node, 2, t));
-    return convert(c, v, register_type(g->types[n->type].dtype));
+    return result(c, v, g->types[n->type].dtype);
 }
 
 static int16_t channel_norm(cg_cells *c, uint32_t node)
@@ -322,8 +360,8 @@ static int16_t value_of(cg_cells *c, uint32_t node)
     switch ((cg_kind)c->f->node[node].kind) {
     case CG_POINT: case CG_WRITE: case CG_COPY: return pointwise(c, node);
     case CG_REDUCE: return reduction(c, node);
-    case CG_SOFTMAX: return convert(c, softmax(c, node), register_type(c->f->g->types[c->f->g->nodes[node].type].dtype));
-    case CG_NORM: return convert(c, layer_norm(c, node), register_type(c->f->g->types[c->f->g->nodes[node].type].dtype));
+    case CG_SOFTMAX: return softmax(c, node);
+    case CG_NORM: return layer_norm(c, node);
     case CG_CHANNEL_NORM: return channel_norm(c, node);
     case CG_SKIP: case CG_PRODUCT: case CG_EAGER: break;
     }

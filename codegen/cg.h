@@ -14,7 +14,7 @@
 #include "ir/ir.h"
 
 /* ---- backend: what codegen/llvm/ exports. It links neither form of libkiln; all it needs of us comes in `host` ------------------------ */
-enum { CG_BACKEND_ABI = 3 };
+enum { CG_BACKEND_ABI = 4 };
 typedef struct cg_host {
     uint32_t abi;                               /* CG_BACKEND_ABI */
     void *(*alloc)(size_t size);
@@ -66,6 +66,7 @@ typedef struct cg_stats {
 } cg_stats;
 
 typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */;
+    bool fast /* KN_FAST: kernels needn't have eager's bits */;
     bool reduce_overhead /* a device's program becomes one captured graph */, text /* for cg_program_print */;
 } cg_options;
 

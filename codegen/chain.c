@@ -27,26 +27,39 @@ static void layout_of(kb_layout *l, const kb_type *t)
     }
 }
 
-bool cg_gemm_of_node(const cg_facts *f, int32_t node, const kb_type *result, kb_gemm *out)
+/* A node as a call without data. */
+typedef struct plain_call { kb_layout layouts[KB_MAX_IN + 1]; kb_buf bufs[KB_MAX_IN + 1]; kb_call call; } plain_call;
+
+static const kb_call *call_of_node(const cg_facts *f, int32_t node, const kb_type *result, plain_call *c)
 {
     const ir_graph *g = f->g;
     const ir_node *n = &g->nodes[node];
-    kb_layout layouts[KB_MAX_IN + 1];
-    kb_buf bufs[KB_MAX_IN + 1];
-    memset(bufs, 0, sizeof bufs);
+    memset(c->bufs, 0, sizeof c->bufs);
     for (int k = 0; k <= n->n_in; k++) {
         if (k < n->n_in && !ir_is(ir_in(g, n, k)))
             continue;
-        layout_of(&layouts[k], k < n->n_in ? ir_type(g, ir_in(g, n, k)) : result ? result : &g->types[n->type]);
-        bufs[k].layout = &layouts[k];
-        bufs[k].weak = k < n->n_in && cg_is_weak(g, ir_in(g, n, k));
+        layout_of(&c->layouts[k], k < n->n_in ? ir_type(g, ir_in(g, n, k)) : result ? result : &g->types[n->type]);
+        c->bufs[k].layout = &c->layouts[k];
+        c->bufs[k].weak = k < n->n_in && cg_is_weak(g, ir_in(g, n, k));
     }
-    kb_call c = {.op = (kb_opcode)n->op, .math = f->node[node].math, .n_in = n->n_in, .n_out = 1, .in = bufs, .out = bufs + n->n_in, .words = ir_words(g, n)};
-    return kb_gemm_of_call(out, &c);
+    c->call = (kb_call){.op = (kb_opcode)n->op, .math = f->node[node].math, .n_in = n->n_in, .n_out = 1, .in = c->bufs, .out = c->bufs + n->n_in,
+                        .words = ir_words(g, n)};
+    return &c->call;
 }
 
-/* Does nobody but members, and the second product as its A, touch the storage? */
-static bool only_inside(const cg_facts *f, const cg_group *g, uint32_t root, int32_t second)
+bool cg_gemm_of_node(const cg_facts *f, int32_t node, const kb_type *result, kb_gemm *out)
+{
+    plain_call c;
+    return kb_gemm_of_call(out, call_of_node(f, node, result, &c));
+}
+
+bool cg_conv_of_node(const cg_facts *f, int32_t node, kb_conv *out)
+{
+    plain_call c;
+    return kb_conv_of_call(out, call_of_node(f, node, NULL, &c));
+}
+
+bool cg_only_inside(const cg_facts *f, const cg_group *g, uint32_t root, int32_t second)
 {
     int32_t group = f->node[g->product].group;
     if (f->output[root] || f->g->nodes[root].op == IR_INPUT)
@@ -89,7 +102,7 @@ bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second)
         member |= (uint32_t)g->nodes[i] == made;
     kb_gemm x, y;
     return (member || made == c) && ir_offset(ir, a) == 0 && is_row_major(ir_type(ir, a)) && cg_numel(ir_type(ir, a)) == f->node[g->product].numel
-           && only_inside(f, g, made, second) && only_inside(f, g, c, second) && cg_gemm_of_node(f, g->product, NULL, &x)
+           && cg_only_inside(f, g, made, second) && cg_only_inside(f, g, c, second) && cg_gemm_of_node(f, g->product, NULL, &x)
            && cg_gemm_of_node(f, second, NULL, &y) && cg_same_rows(&x, &y);
 }
 

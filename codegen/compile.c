@@ -52,13 +52,14 @@ static void count(cg_program *p, const cg_facts *f)
         p->stats.ops++;
     }
     for (int i = 0; i < p->n_steps; i++) {
-        p->stats.eager_steps += p->steps[i].eager && !p->steps[i].device;
+        p->stats.eager_steps += p->steps[i].eager && !p->steps[i].device && !(p->device && p->steps[i].control);
         p->stats.products += (p->steps[i].product != NULL) + (p->steps[i].second != NULL);
         p->stats.copies += p->steps[i].eager && !p->steps[i].device && p->steps[i].call.op == OP_clone;
     }
     for (int64_t i = 0; i < 2 * p->n_controls; i++) {
         const cg_stats *s = &cg_control_program(p->controls[i / 2], (int)(i % 2))->stats;
         p->stats.kernels += s->kernels;
+        p->stats.eager_steps += p->device ? s->eager_steps : 0;
         p->stats.kernels_compiled += s->kernels_compiled;
         p->stats.products += s->products;
         p->stats.codegen_ms += s->codegen_ms;
@@ -96,9 +97,9 @@ static void builder_fini(builder *b)
 }
 
 /* Groups and their kernels. A group that hits a limit which legality did not foresee (scratch rows, say) makes this fail: then smaller ones are tried. */
-static kn_status group_and_lower(builder *b, const ir_graph *g, int device, bool all_eager, int max_nodes)
+static kn_status group_and_lower(builder *b, const ir_graph *g, int device, bool all_eager, bool fast, int max_nodes)
 {
-    kn_status s = cg_facts_init(&b->f, g, device, all_eager);
+    kn_status s = cg_facts_init(&b->f, g, device, all_eager, fast);
     b->f.max_nodes = max_nodes;
     if (s == KN_OK)
         s = cg_fuse(&b->f, &b->gs);
@@ -118,10 +119,12 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     p->want_text = dir || (o && o->text);
     for (int i = 0; i < 4 && s == KN_E_INTERNAL; i++) {
         builder_fini(&b);
-        s = group_and_lower(&b, g, p->device, all_eager, limits[i]);
+        s = group_and_lower(&b, g, p->device, all_eager, o && o->fast, limits[i]);
     }
     if (s == KN_OK && dir)
         dump_kernels(dir, &b.gs, b.lowered);
+    if (s == KN_OK && !p->device)
+        cg_link_planes(&b.f, &b.gs, b.lowered);
     if (s == KN_OK)
         s = cg_plan(p, &b.f, &b.gs, b.lowered);
     if (s == KN_OK)
@@ -245,13 +248,27 @@ static ir_graph *improved(const ir_graph *g)
     return live;
 }
 
+/* Takes g over. Without device code the operators run whole, on the host: cut up, they would have other bits than eager's. */
+static ir_graph *in_parts(ir_graph *g)
+{
+    bool on_device = g && cg_graph_device(g) > KB_CPU;
+    if (on_device && !cg_device_backend_get())
+        return g;
+    ir_graph *smaller = on_device ? cg_decompose(g) : NULL;
+    if (smaller)
+        ir_free(g);
+    return cg_concat(cg_split(smaller ? smaller : g));
+}
+
 static cg_program *compile(const ir_graph *g, const cg_options *o)
 {
     double start = now_ms();
     char own[1024];
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
-    ir_graph *best = cg_split(improved(g));
+    ir_graph *best = in_parts(improved(g));
+    if (!o || !o->no_backend)
+        best = cg_widen(best);
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {

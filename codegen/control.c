@@ -24,7 +24,7 @@ void cg_control_free(cg_control *r)
     kb_free(r);
 }
 
-cg_control *cg_control_new(const int64_t *words, bool all_eager, bool text)
+cg_control *cg_control_new(const int64_t *words, bool all_eager, bool fast, bool text)
 {
     cg_control *r = kb_calloc(1, sizeof *r);
     if (!r || !(r->c = kb_control_get(words[1]))) {
@@ -34,7 +34,7 @@ cg_control *cg_control_new(const int64_t *words, bool all_eager, bool text)
     memset(r->source, 0xff, sizeof r->source);
     for (int which = 0; which < 2; which++) {
         ir_graph *g = ir_of_region(r->c, which, true);
-        cg_options o = {.name = which ? "region1" : "region0", .no_backend = all_eager, .text = text};
+        cg_options o = {.name = which ? "region1" : "region0", .no_backend = all_eager, .fast = fast, .text = text};
         r->sub[which] = g ? cg_compile(g, &o) : NULL;
         ir_free(g);
         if (!r->sub[which]) {

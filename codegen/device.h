@@ -8,7 +8,7 @@
 #define CG_DEVICE_H
 #include "codegen/cg.h"
 
-enum { CG_DEVICE_ABI = 1, CG_MAX_PARAMS = 224 };
+enum { CG_DEVICE_ABI = 2, CG_MAX_PARAMS = 224 };
 
 typedef struct cg_request {
     const lp_kernel *k;
@@ -26,8 +26,7 @@ typedef struct cg_launch {
     int workers;                /* rows that a block works on at once: scratch rows it needs */
     int vector;                 /* elements of the widest access */
     bool checks;                /* an operator that may find a value out of range */
-    int n_order;                /* not 0: its pointers are these of the operands and results, -1 a NULL; no more and no others */
-    int8_t order[4];
+    int shared;                 /* bytes of dynamic shared memory */
     int n_params;
     int64_t param[CG_MAX_PARAMS];
 } cg_launch;
@@ -39,15 +38,25 @@ typedef struct cg_epilogue {
     bool keep;                  /* somebody else reads that, too */
 } cg_epilogue;
 
-/* C = A · B (+ bias), with any strides: kb_gemm without its pointers; arithmetic in f32, storage in f32, f16 or bf16 (dtype), rounded once. Parameters: a, b, c, bias (or 0), of an
- * epilogue its buffers, then cg_launch.param, then its scalars as a kernel's. */
+/* C = A · B (+ bias), with any strides: kb_gemm without its pointers; arithmetic in f32, storage in f32, f16 or bf16 (dtype), rounded once, bias included.
+ * Parameters: a, b, c, bias (or 0), of an epilogue its buffers, then cg_launch.param, then its scalars as a kernel's. With factors it is beta · bias +
+ * alpha · A · B, and the parameters are addmm's: bias, a, b, the 8 bytes of beta and of alpha, c. Whatever is aligned or joined, the bits are the same. */
+typedef struct cg_product_form {
+    const kb_gemm *g;
+    kn_dtype dtype;
+    const cg_epilogue *epilogue;        /* NULL: none */
+    int arch, multiprocessors;
+    bool aligned;               /* the pointers of a and b are multiples of 16 bytes. Where they aren't, and launch.vector is above 1, the text isn't to be used */
+    kn_dtype beta, alpha;       /* what the factors are: KN_F64 or an integer; 0: none */
+} cg_product_form;
+
 typedef struct cg_device_backend {
     uint32_t abi;
     const char *name, *version; /* "nvrtc", "13.0" */
     /* Source of k, for its sizes, and how to start it. In memory of host->alloc; NULL after host->fail. */
     char *(*source)(const cg_request *r, cg_launch *launch);
-    /* NULL without a failure where the epilogue can't be joined; epilogue NULL: none. */
-    char *(*product)(const kb_gemm *g, kn_dtype dtype, const cg_epilogue *epilogue, int arch, int multiprocessors, cg_launch *launch);
+    /* NULL without a failure where the epilogue can't be joined. */
+    char *(*product)(const cg_product_form *form, cg_launch *launch);
     /* A kernel for a call of which layouts are known, and pointers are multiples of 16 where `aligned`; NULL where there is none: no failure. Parameters:
      * operands and results (of a number its 8 bytes), where launch->checks a pointer to an int that becomes 1 when a value is out of range, launch->param. */
     char *(*op)(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *launch);

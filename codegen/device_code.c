@@ -26,7 +26,7 @@ struct cg_device_entry {
     int64_t users;
 };
 
-enum { BUCKETS = 1024, MAX_IDLE = 512 };
+enum { BUCKETS = 1024, MAX_IDLE = 512, FREE_SHARED = 48 << 10 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cg_device_entry *buckets[BUCKETS];
 static int n_idle;
@@ -92,11 +92,14 @@ bool cg_device_code_shutdown(void)
     pthread_mutex_lock(&lock);
     bool stays = sweep();
     pthread_mutex_unlock(&lock);
+    if (!stays)
+        cg_lt_shutdown();
     return !stays;
 }
 
 /* ---- one text -------------------------------------------------------------------------------------------------------------------- */
-static kn_status load(cg_device_entry *e, const void *image, const char *name)
+/* More than 48 KiB of dynamic shared memory has to be asked for. */
+static kn_status load(cg_device_entry *e, const void *image, const cg_launch *l)
 {
     kb_cuda *c = kb_cuda_get(e->device);
     char log[512] = "";
@@ -108,9 +111,12 @@ static kn_status load(cg_device_entry *e, const void *image, const char *name)
     if (r != KCU_OK) {
         e->module = NULL;
         kn_status s = kb_cuda_check(c, r, "cuModuleLoadDataEx");
-        return log[0] ? kb_fail(s, "%s: %s", name, log) : s;
+        return log[0] ? kb_fail(s, "%s: %s", l->name, log) : s;
     }
-    return kb_cuda_check(c, kb_cu()->ModuleGetFunction(&e->function, e->module, name), "cuModuleGetFunction");
+    kn_status s = kb_cuda_check(c, kb_cu()->ModuleGetFunction(&e->function, e->module, l->name), "cuModuleGetFunction");
+    if (s == KN_OK && l->shared > FREE_SHARED)
+        s = kb_cuda_check(c, kb_cu()->FuncSetAttribute(e->function, KCU_F_MAX_DYNAMIC_SHARED, l->shared), "cuFuncSetAttribute");
+    return s;
 }
 
 /* All that decides an image beside its text. */
@@ -120,7 +126,7 @@ static void maker(char *text, size_t size, const kb_cuda *c, const cg_device_bac
 }
 
 /* From the object cache on disk; not where the text is to be dumped with what became of it. */
-static bool from_cache(cg_device_entry *e, const kb_cuda *c, const cg_device_backend *b, const char *name, const char *dump_dir)
+static bool from_cache(cg_device_entry *e, const kb_cuda *c, const cg_device_backend *b, const cg_launch *l, const char *dump_dir)
 {
     char by[96];
     size_t bytes = 0;
@@ -129,7 +135,7 @@ static bool from_cache(cg_device_entry *e, const kb_cuda *c, const cg_device_bac
     if (dump_dir || !cg_cache_key_of_text(by, e->source, &key))
         return false;
     void *image = cg_cache_get(&key, &bytes);
-    bool good = image && load(e, image, name) == KN_OK;
+    bool good = image && load(e, image, l) == KN_OK;
     if (image && !good)
         cg_cache_reject(&key);
     kb_free(image);
@@ -137,13 +143,13 @@ static bool from_cache(cg_device_entry *e, const kb_cuda *c, const cg_device_bac
     return good;
 }
 
-static kn_status compile(cg_device_entry *e, const kb_cuda *c, const cg_device_backend *b, const char *name, const char *dump_dir, double *ms)
+static kn_status compile(cg_device_entry *e, const kb_cuda *c, const cg_device_backend *b, const cg_launch *l, const char *dump_dir, double *ms)
 {
     char by[96];
     size_t bytes = 0;
     cg_cache_key key;
-    void *image = b->image(e->source, name, c->arch, c->takes_ptx, dump_dir, &bytes, ms, NULL, 0);
-    kn_status s = image ? load(e, image, name) : kb_error_status();
+    void *image = b->image(e->source, l->name, c->arch, c->takes_ptx, dump_dir, &bytes, ms, NULL, 0);
+    kn_status s = image ? load(e, image, l) : kb_error_status();
     maker(by, sizeof by, c, b);
     if (s == KN_OK && cg_cache_key_of_text(by, e->source, &key)) {
         cg_cache_put(&key, image, bytes);
@@ -154,7 +160,7 @@ static kn_status compile(cg_device_entry *e, const kb_cuda *c, const cg_device_b
 }
 
 /* Takes source over. *ms: what compiling took, 0 for text that has code. NULL after a failure. */
-static cg_device_entry *entry_of(char *source, const char *name, int device, const char *dump_dir, double *ms)
+static cg_device_entry *entry_of(char *source, const cg_launch *l, int device, const char *dump_dir, double *ms)
 {
     uint64_t hash = hash_of(source, device);
     pthread_mutex_lock(&lock);
@@ -173,7 +179,7 @@ static cg_device_entry *entry_of(char *source, const char *name, int device, con
         return NULL;
     }
     *e = (cg_device_entry){.hash = hash, .source = source, .device = device, .users = 1};
-    kn_status s = from_cache(e, c, b, name, dump_dir) ? KN_OK : compile(e, c, b, name, dump_dir, ms);
+    kn_status s = from_cache(e, c, b, l, dump_dir) ? KN_OK : compile(e, c, b, l, dump_dir, ms);
     if (s != KN_OK) {
         drop(e);
         return NULL;
@@ -223,32 +229,7 @@ static cg_device_entry *kernel_code(const cg_program *p, const cg_step *st, uint
         return NULL;
     request_of(p, st, c, unaligned, &r);
     char *source = b->source(&r, launch);
-    return source ? entry_of(source, launch->name, p->device, dump_dir, ms) : NULL;
-}
-
-/* A product of f16 or bf16 operands: described by layouts of f32, whose strides are the same. */
-static char *half_product(const cg_device_backend *b, const kb_call *call, const kb_cuda *c, cg_launch *launch)
-{
-    kn_dtype d = call->out[0].layout->dtype;
-    kb_buf bufs[4] = {{0}};
-    kb_gemm g;
-    char *source = NULL;
-    if ((d != KN_F16 && d != KN_BF16) || (call->op != OP_matmul && call->op != OP_bmm && call->op != OP_linear) || call->n_in > 3)
-        return NULL;
-    bool fits = true;
-    for (int k = 0; k <= call->n_in && fits; k++) {
-        const kb_layout *l = k < call->n_in ? call->in[k].layout : call->out[0].layout;
-        fits = !l || (l->dtype == d && (bufs[k].layout = kb_layout_new(KN_F32, l->rank, l->sizes, l->strides)));
-    }
-    kb_call wide = {.op = call->op, .math = KN_F32, .n_in = call->n_in, .n_out = 1, .in = bufs, .out = bufs + call->n_in, .words = call->words};
-    if (fits && kb_gemm_of_call(&g, &wide) && (source = b->product(&g, d, NULL, c->arch, c->multiprocessors, launch))) {
-        launch->n_order = 4;
-        memcpy(launch->order, (const int8_t[]){0, 1, (int8_t)call->n_in, call->n_in > 2 && call->in[2].layout ? 2 : -1}, 4);
-        launch->vector = 1;
-    }
-    for (int k = 0; k < 4; k++)
-        kb_layout_release(bufs[k].layout);
-    return source;
+    return source ? entry_of(source, launch, p->device, dump_dir, ms) : NULL;
 }
 
 static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool aligned, const char *dump_dir, cg_launch *launch, double *ms, bool *none)
@@ -258,11 +239,14 @@ static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool ali
     kb_call call = st->call;
     call.in = st->bufs;
     call.out = st->bufs + call.n_in;
-    char *source = b ? half_product(b, &call, c, launch) : NULL;
-    if (b && !source)
+    kb_gemm g;
+    char *source = NULL;
+    if (b && call.op == OP_addmm && call.n_in == 5 && call.in[3].layout && call.in[4].layout && kb_gemm_of_call(&g, &call))        /* with run-time factors */
+        source = b->product(&(cg_product_form){&g, call.out[0].layout->dtype, NULL, c->arch, c->multiprocessors, aligned, call.in[3].layout->dtype, call.in[4].layout->dtype}, launch);
+    else if (b)
         source = b->op(&call, c->arch, c->multiprocessors, aligned, launch);
     *none = b && !source;
-    return source ? entry_of(source, launch->name, p->device, dump_dir, ms) : NULL;
+    return source ? entry_of(source, launch, p->device, dump_dir, ms) : NULL;
 }
 
 /* One pass along the row, nothing reduced, nothing stored once a row. */
@@ -298,7 +282,7 @@ static int result_buffer(const cg_step *st)
 }
 
 /* The product with its kernel as one, or NULL without a failure. */
-static char *joined_source(const cg_program *p, const cg_step *st, const kb_cuda *c, const cg_device_backend *b, cg_launch *launch)
+static char *joined_source(const cg_program *p, const cg_step *st, const kb_cuda *c, const cg_device_backend *b, bool aligned, cg_launch *launch)
 {
     cg_request r;
     int result = st->k ? result_buffer(st) : -1;
@@ -306,18 +290,33 @@ static char *joined_source(const cg_program *p, const cg_step *st, const kb_cuda
         return NULL;
     request_of(p, st, c, UINT32_MAX, &r);
     cg_epilogue x = {&r, result, !st->product->dies};
-    return b->product(&st->product->gemm, KN_F32, &x, c->arch, c->multiprocessors, launch);
+    return b->product(&(cg_product_form){&st->product->gemm, st->product->dtype, &x, c->arch, c->multiprocessors, aligned, 0, 0}, launch);
 }
 
-static cg_device_entry *product_code(const cg_program *p, const cg_step *st, const char *dump_dir, cg_launch *launch, double *ms)
+/* *joined: with the kernel's work on its elements. Places at odd offsets are known now; odd pointers of inputs are seen by who runs the step. */
+static cg_device_entry *product_code(const cg_program *p, const cg_step *st, bool aligned, const char *dump_dir, cg_launch *launch, double *ms, bool *joined)
 {
     const kb_cuda *c = kb_cuda_get(p->device);
     const cg_device_backend *b = c ? cg_device_backend_get() : NULL;
-    char *source = b ? joined_source(p, st, c, b, launch) : NULL;
-    st->device->joined = source != NULL;
+    const cg_product *q = st->product;
+    aligned = aligned && q->a.offset % 16 == 0 && q->b.offset % 16 == 0;
+    char *source = b && *joined ? joined_source(p, st, c, b, aligned, launch) : NULL;
+    *joined = source != NULL;
     if (b && !source)
-        source = b->product(&st->product->gemm, KN_F32, NULL, c->arch, c->multiprocessors, launch);
-    return source ? entry_of(source, launch->name, p->device, dump_dir, ms) : NULL;
+        source = b->product(&(cg_product_form){&q->gemm, q->dtype, NULL, c->arch, c->multiprocessors, aligned, 0, 0}, launch);
+    return source ? entry_of(source, launch, p->device, dump_dir, ms) : NULL;
+}
+
+const cg_device_form *cg_device_unaligned_product(const cg_program *p, const cg_step *st)
+{
+    cg_device_step *d = st->device;
+    double ms;
+    bool joined = d->joined;
+    pthread_mutex_lock(&d->lock);
+    if (!d->unaligned_product.entry)
+        d->unaligned_product.entry = product_code(p, st, false, NULL, &d->unaligned_product.launch, &ms, &joined);
+    pthread_mutex_unlock(&d->lock);
+    return d->unaligned_product.entry ? &d->unaligned_product : NULL;
 }
 
 const cg_device_form *cg_device_unaligned(const cg_program *p, const cg_step *st)
@@ -348,10 +347,12 @@ static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
         job *j = &v[i];
         cg_device_step *d = j->step->device;
         cg_device_form *f = j->product ? &d->product : &d->kernel;
-        bool none = false;
-        f->entry = j->product ? product_code(j->p, j->step, j->dump_dir, &f->launch, &j->ms)
+        bool none = false, joined = true;
+        f->entry = j->product ? product_code(j->p, j->step, true, j->dump_dir, &f->launch, &j->ms, &joined)
                  : j->step->eager ? op_code(j->p, j->step, true, j->dump_dir, &f->launch, &j->ms, &none)
                                   : kernel_code(j->p, j->step, 0, j->dump_dir, &f->launch, &j->ms);
+        if (j->product)
+            d->joined = joined;
         if (f->entry && j->product && j->step->k && !d->joined && may_join(j->step)) {
             double more = 0;
             f = &d->kernel;
@@ -403,6 +404,55 @@ static void set_operators(cg_program *p)
     }
 }
 
+/* Products that cuBLASLt is to make. What was joined to one becomes a kernel of its own again. */
+static kn_status choose_library(cg_program *p, cg_step *st, const kb_cuda *c, const char *dump_dir, double *ms)
+{
+    cg_device_step *d = st->device;
+    cg_device_form plain = d->product;
+    bool joined = false;
+    *ms = 0;
+    if (!cg_lt_may(c, st->product))
+        return KN_OK;
+    if (d->joined && !(plain.entry = product_code(p, st, true, dump_dir, &plain.launch, ms, &joined)))
+        return kb_error_status();
+    d->lt = cg_lt_of(c, st->product, &plain);
+    if (!d->joined)
+        return KN_OK;
+    cg_device_entry_release(d->lt ? d->product.entry : plain.entry);
+    if (!d->lt)
+        return KN_OK;
+    double more = 0;
+    d->product = plain;
+    d->joined = false;
+    d->kernel.entry = kernel_code(p, st, 0, dump_dir, &d->kernel.launch, &more);
+    *ms += more;
+    return d->kernel.entry ? KN_OK : kb_error_status();
+}
+
+static kn_status choose_libraries(cg_program *p, const char *dump_dir)
+{
+    const kb_cuda *c = kb_cuda_get(p->device);
+    size_t most = 0;
+    kn_status s = c ? KN_OK : kb_error_status();
+    for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
+        cg_step *st = &p->steps[i];
+        double ms;
+        if (!st->product)
+            continue;
+        s = choose_library(p, st, c, dump_dir, &ms);
+        p->stats.kernels_compiled += ms > 0;
+        p->stats.codegen_ms += ms;
+        if (st->device->lt && cg_lt_workspace(st->device->lt) > most)
+            most = cg_lt_workspace(st->device->lt);
+    }
+    p->lt_at = (p->arena_bytes + 255) / 256 * 256;
+    if (most)
+        p->arena_bytes = p->lt_at + (int64_t)most;
+    else
+        p->lt_at = 0;
+    return s;
+}
+
 static void set_scratch(cg_program *p)
 {
     for (int i = 0; i < p->n_steps; i++) {
@@ -449,6 +499,8 @@ kn_status cg_device_make_code(cg_program *p, cg_lowered *lowered, const char *du
         if (v[i].status != KN_OK && s == KN_OK)
             s = kb_fail(v[i].status, "%s", v[i].text);
     }
+    if (s == KN_OK && n)
+        s = choose_libraries(p, dump_dir);
     for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
         const cg_step *st = &p->steps[i];
         p->stats.kernels += (st->product != NULL) + (st->k && !(st->product && st->device->joined));
@@ -470,6 +522,7 @@ void cg_device_program_fini(cg_program *p)
         cg_device_entry_release(d->kernel.entry);
         cg_device_entry_release(d->unaligned.entry);
         cg_device_entry_release(d->product.entry);
+        cg_device_entry_release(d->unaligned_product.entry);
         pthread_mutex_destroy(&d->lock);
     }
 }

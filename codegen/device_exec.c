@@ -29,9 +29,15 @@ static kn_status launch(const run *r, const cg_device_form *f, void *const *ptrs
         values[n++] = (uint64_t)scalars[i];
     for (int i = 0; i < n; i++)
         params[i] = &values[i];
-    cu_result result = kb_cu()->LaunchKernel(cg_device_function(f->entry), (unsigned)l->blocks, 1, 1, (unsigned)l->threads_x, (unsigned)l->threads_y, 1, 0,
+    cu_result result = kb_cu()->LaunchKernel(cg_device_function(f->entry), (unsigned)l->blocks, 1, 1, (unsigned)l->threads_x, (unsigned)l->threads_y, 1, (unsigned)l->shared,
                                              r->stream, params, NULL);
     return kb_cuda_check(r->c, result, l->name);
+}
+
+kn_status cg_device_launch(const kb_cuda *c, cu_stream stream, const cg_device_form *f, void *const *ptrs, int n_ptrs)
+{
+    const run r = {.c = c, .stream = stream};
+    return launch(&r, f, ptrs, n_ptrs, NULL, 0);
 }
 
 static kn_status run_kernel(const run *r, const cg_step *st)
@@ -61,13 +67,18 @@ static kn_status run_product(const run *r, const cg_step *st)
     const cg_product *q = st->product;
     void *ptrs[4 + CG_MAX_BUFFERS] = {at(r->bases, q->a), at(r->bases, q->b), at(r->bases, q->c), at(r->bases, q->bias)};
     int64_t own[32];
+    if (st->device->lt && cg_lt_run(st->device->lt, r->c, r->stream, ptrs, r->bases[CG_SLOT_ARENA] + r->p->lt_at))
+        return KN_OK;
+    const cg_device_form *f = &st->device->product;
+    if (f->launch.vector > 1 && (((uintptr_t)ptrs[0] | (uintptr_t)ptrs[1]) & 15) && !(f = cg_device_unaligned_product(r->p, st)))
+        return kb_error_status();
     if (!st->device->joined)
-        return launch(r, &st->device->product, ptrs, 4, NULL, 0);
+        return launch(r, f, ptrs, 4, NULL, 0);
     for (int b = 0; b < st->n_ptrs; b++)
         ptrs[4 + b] = at(r->bases, st->ptrs[b]);
     for (int s = 0; s < st->n_scalars; s++)
         own[s] = r->scalars_at ? 0 : r->scalars[st->scalars[s]];
-    return launch(r, &st->device->product, ptrs, 4 + st->n_ptrs, own, st->n_scalars);
+    return launch(r, f, ptrs, 4 + st->n_ptrs, own, st->n_scalars);
 }
 
 /* ---- operators ---------------------------------------------------------------------------------------------------------------------- */
@@ -96,12 +107,6 @@ static kn_status run_op(const run *r, const cg_step *st, bool *bad)
     const cg_device_form *f = &st->device->kernel;
     if (!aligned && f->launch.vector > 1 && !(f = cg_device_unaligned(r->p, st)))
         return kb_error_status();
-    if (f->launch.n_order) {
-        void *ordered[4];
-        for (int i = 0; i < f->launch.n_order; i++)
-            ordered[i] = f->launch.order[i] < 0 ? NULL : ptrs[f->launch.order[i]];
-        return launch(r, f, ordered, f->launch.n_order, NULL, 0);
-    }
     if (!f->launch.checks)
         return launch(r, f, ptrs, n, NULL, 0);
     cu_ptr word = (cu_ptr)(uintptr_t)(r->bases[CG_SLOT_ARENA] + r->p->check_at);
@@ -124,7 +129,8 @@ static kn_status run_on_host(const cg_program *p, const cg_step *st, char *const
     kb_call c = st->call;
     c.in = bufs;
     c.out = bufs + c.n_in;
-    return cg_device_host_call(p->device, &c, st->write);
+    /* a branch or a loop: the host chooses, its programs run on the device */
+    return st->control ? cg_control_run(st->control, &c, NULL) : cg_device_host_call(p->device, &c, st->write);
 }
 
 kn_status cg_device_start(const cg_program *p, const kb_cuda *c, cu_stream stream, char *const *bases, const int64_t *scalars, const char *scalars_at, bool *wrote)

@@ -84,6 +84,8 @@ static void put_step(kb_text *t, const cg_program *p, const cg_facts *f, int i)
         else
             put_place(t, p, st->ptrs[k]);
     }
+    if (st->then)
+        kb_put(t, ", planes on to step %d", i + 1);
     kb_put(t, "\n   ");
     for (int64_t n = 0; n < g->n_nodes; n++)
         if (f->node[n].group == st->group)

@@ -134,8 +134,17 @@ static uint32_t call2(lp_kernel *k, const char *name, uint32_t a, uint32_t b)
 #define NOT(a) op1(k, LP_PNOT, (a))
 #define SEL(p, a, b) sel(k, (p), (a), (b))
 
-#define KM_FN1(name) __attribute__((unused)) static uint32_t km_##name(lp_kernel *k, uint32_t x) {
-#define KM_FN2(name) __attribute__((unused)) static uint32_t km_##name(lp_kernel *k, uint32_t x, uint32_t y) {
+/* The texts rely on their order of operations, in fast kernels too. */
+static lp_kernel *exactly(lp_kernel *k)
+{
+    k->exact++;
+    return k;
+}
+static void no_longer(lp_kernel *const *k) { (*k)->exact--; }
+#define EXACTLY __attribute__((cleanup(no_longer), unused)) lp_kernel *const text_of = exactly(k);
+
+#define KM_FN1(name) __attribute__((unused)) static uint32_t km_##name(lp_kernel *k, uint32_t x) { EXACTLY
+#define KM_FN2(name) __attribute__((unused)) static uint32_t km_##name(lp_kernel *k, uint32_t x, uint32_t y) { EXACTLY
 #define KM_END }
 #define KM_LET(v, e) const uint32_t v = (e);
 #define KM_LETD(v, e) const uint32_t v = (e);
@@ -173,7 +182,10 @@ static uint32_t call2(lp_kernel *k, const char *name, uint32_t a, uint32_t b)
 
 static uint32_t is_nan(lp_kernel *k, uint32_t a) { return NE(a, a); }
 
+#define RCP(a) op1(k, LP_RCP, (a))
+
 #include "base/mathfn.inc"
+#include "codegen/fast_math.inc"
 #undef K
 #undef FMOD
 #undef BITS
@@ -186,8 +198,15 @@ static bool is_float(uint8_t t) { return t == KN_F32 || t == KN_F64; }
 #define FUNCTION1(name) static uint32_t fn_##name(lp_kernel *k, uint32_t a) { return type_of(k, a) == KN_F32 ? km_##name(k, a) : call1(k, #name, a); }
 #define FUNCTION2(name) \
     static uint32_t fn_##name(lp_kernel *k, uint32_t a, uint32_t b) { return type_of(k, a) == KN_F32 ? km_##name(k, a, b) : call2(k, #name, a, b); }
-FUNCTION1(exp) FUNCTION1(exp2) FUNCTION1(expm1) FUNCTION1(log) FUNCTION1(log2) FUNCTION1(log10) FUNCTION1(log1p) FUNCTION1(sin) FUNCTION1(cos)
-FUNCTION1(tan) FUNCTION1(asin) FUNCTION1(acos) FUNCTION1(atan) FUNCTION1(sinh) FUNCTION1(cosh) FUNCTION1(tanh) FUNCTION1(erf) FUNCTION1(erfc)
+/* Of which fast kernels have forms of their own */
+#define FUNCTION1_FAST(name) \
+    static uint32_t fn_##name(lp_kernel *k, uint32_t a) \
+    { \
+        return type_of(k, a) != KN_F32 ? call1(k, #name, a) : k->fast ? km_fast_##name(k, a) : km_##name(k, a); \
+    }
+FUNCTION1_FAST(exp) FUNCTION1_FAST(tanh) FUNCTION1_FAST(erf)
+FUNCTION1(exp2) FUNCTION1(expm1) FUNCTION1(log) FUNCTION1(log2) FUNCTION1(log10) FUNCTION1(log1p) FUNCTION1(sin) FUNCTION1(cos)
+FUNCTION1(tan) FUNCTION1(asin) FUNCTION1(acos) FUNCTION1(atan) FUNCTION1(sinh) FUNCTION1(cosh) FUNCTION1(erfc)
 FUNCTION2(pow) FUNCTION2(atan2) FUNCTION2(fmod)
 
 static uint32_t fn_remainder(lp_kernel *k, uint32_t x, uint32_t y)
@@ -231,8 +250,8 @@ static int width(uint8_t t) { return 8 * (int)kb_dtype_bytes((kn_dtype)t); }
 #define TANH(a) fn_tanh(k, (a))
 #define ERF(a) fn_erf(k, (a))
 #define ERFC(a) fn_erfc(k, (a))
-#define SIGMOID(a) km_sigmoid(k, (a))
-#define SILU(a) km_silu(k, (a))
+#define SIGMOID(a) (k->fast ? km_fast_sigmoid(k, (a)) : km_sigmoid(k, (a)))
+#define SILU(a) (k->fast ? km_fast_silu(k, (a)) : km_silu(k, (a)))
 #define MISH(a) km_mish(k, (a))
 #define POW(a, b) fn_pow(k, (a), (b))
 #define ATAN2(a, b) fn_atan2(k, (a), (b))
@@ -298,6 +317,8 @@ uint32_t cg_body_emit(const cg_body *b, lp_kernel *k, kn_dtype math, const uint3
     for (size_t i = 0; b->sig[i]; i++)
         if (operands[i] == CG_BAD)
             return CG_BAD;
+    if (k->fast && math == KN_F32 && b->emit == flt_gelu_tanh)
+        return km_fast_gelu_tanh(k, operands[0]);
     return b->emit(k, (uint8_t)(math == KN_BOOL ? LP_PRED : math), operands);
 }
 

@@ -105,41 +105,74 @@ static void finish_rows(void *arg, int64_t row0, int64_t row1, int64_t i0, int64
     run_part(p, p->ptrs, row0, row1, i0, i1, worker);
 }
 
-/* Rows between two products: they stand in scratch, so that row row0 of the kernel is the first there. */
-static void finish_between(void *arg, int64_t row0, int64_t n, void *rows, void *worked, int64_t *lengths, int worker)
+/* Rows between two products, columns [i0, i1): they stand in scratch, so that row row0 of the kernel is the first there. */
+static void run_between(const piece *p, int64_t row0, int64_t row1, int64_t i0, int64_t i1, void *rows, void *worked, int worker)
 {
-    const piece *p = arg;
     const cg_step *st = p->st;
     void *own[CG_MAX_BUFFERS];
     int64_t before = row0 * st->inner * (int64_t)sizeof(float);
-    (void)lengths;
     memcpy(own, p->ptrs, (size_t)st->n_ptrs * sizeof *own);
     for (int b = 0; b < st->n_ptrs; b++)
         if (st->ptrs[b].slot == CG_SLOT_ROWS && !st->scratch[b])
             own[b] = (void *)((uintptr_t)(st->ptrs[b].offset ? worked : rows) - (uintptr_t)before);
-    run_part(p, own, row0, row0 + n, 0, st->inner, worker);
+    run_part(p, own, row0, row1, i0, i1, worker);
+}
+
+static void finish_between(void *arg, int64_t row0, int64_t n, void *rows, void *worked, int64_t *lengths, int worker)
+{
+    const piece *p = arg;
+    (void)lengths;
+    run_between(p, row0, row0 + n, 0, p->st->inner, rows, worked, worker);
 }
 
 static void *at(char *const *bases, cg_place p) { return bases[p.slot] + p.offset; }
 
-static kn_status run_convolution(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+static kb_conv opened_conv(const cg_product *q, char *const *bases, const run *r)
 {
-    const cg_product *q = st->product;
     kb_conv c = q->conv;
-    void *ptrs[CG_MAX_BUFFERS];
-    int64_t own[32];
-    piece w;
     c.x = at(bases, q->a);
     c.w = at(bases, q->b);
     c.y = at(bases, q->c);
     c.bias = q->bias.slot == CG_SLOT_NULL ? NULL : at(bases, q->bias);
     c.weights = q->source >= 0 && r->sources && r->sources[q->source].packs ? &r->sources[q->source] : NULL;
     c.most = r->threads;
+    return c;
+}
+
+/* Two convolutions in one: rows of the first one's planes go through its kernel where they stand. */
+static void finish_planes(void *arg, float *base, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
+{
+    const piece *p = arg;
+    run_between(p, row0, row1, i0, i1, base + row0 * p->st->inner, NULL, worker);
+}
+
+static kn_status run_planes(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    void *ptrs[2][CG_MAX_BUFFERS];
+    int64_t own[2][32];
+    kb_conv_chain c = {.first = opened_conv(st->product, bases, r), .second = opened_conv(st->then->product, bases, r), .between = finish_planes};
+    piece first = open_piece(p, st, bases, r->scalars, ptrs[0], own[0]), second = open_piece(p, st->then, bases, r->scalars, ptrs[1], own[1]);
+    c.arg = &first;
+    c.first.whole_rows = st->product->whole_rows;
+    c.second.finish = finish_rows;
+    c.second.arg = &second;
+    c.second.whole_rows = st->then->product->whole_rows;
+    return kb_conv_chain_run(&c) ? KN_OK : kb_error_status();
+}
+
+static kn_status run_convolution(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
+{
+    kb_conv c = opened_conv(st->product, bases, r);
+    void *ptrs[CG_MAX_BUFFERS];
+    int64_t own[32];
+    piece w;
+    if (st->then)
+        return run_planes(p, st, bases, r);
     if (st->k) {
         w = open_piece(p, st, bases, r->scalars, ptrs, own);
         c.finish = finish_rows;
         c.arg = &w;
-        c.whole_rows = q->whole_rows;
+        c.whole_rows = st->product->whole_rows;
     }
     return kb_conv_f32(&c) ? KN_OK : kb_error_status();
 }
@@ -210,6 +243,8 @@ static kn_status run_steps(const cg_program *p, char *const *bases, const run *r
     kn_status s = KN_OK;
     for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
         const cg_step *st = &p->steps[i];
+        if (st->inside)
+            continue;
         if (st->writes_input)
             *wrote = true;
         if (__builtin_expect(r->spans != NULL, 0)) {
@@ -300,7 +335,11 @@ kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source 
 kn_status cg_run_into(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void *const *outputs)
 {
     bool wrote;
-    return run_program(p, inputs, sources, scalars, outputs, NULL, &wrote);
+    void *own[KB_MAX_OUT];
+    if (!p->device)
+        return run_program(p, inputs, sources, scalars, outputs, NULL, &wrote);
+    memcpy(own, outputs, (size_t)p->n_outputs * sizeof *own);
+    return cg_device_run(p, inputs, scalars, own, true, &wrote);
 }
 
 kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs)

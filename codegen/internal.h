@@ -21,17 +21,18 @@ typedef enum cg_kind {
     CG_POINT,           /* pointwise, with a body */
     CG_COPY,            /* a view op that copies: iterates over its operand's shape */
     CG_WRITE,           /* pointwise into operand 0's storage */
-    CG_REDUCE,          /* over trailing axes */
+    CG_REDUCE,          /* over trailing axes, or over neighbours before them (columns) */
     CG_SOFTMAX,         /* softmax, log_softmax over the last axis */
     CG_NORM,            /* layer_norm */
     CG_CHANNEL_NORM,    /* batch_norm in evaluation; inner: a plane, one channel's */
-    CG_PRODUCT,         /* matmul, linear and their like, convolutions, in f32 */
+    CG_PRODUCT,         /* matmul, linear and their like, convolutions, in f32; on a device products in f16 and bf16, too */
     CG_EAGER            /* a call of the eager kernel */
 } cg_kind;
 
 typedef struct cg_fact {
     uint8_t kind;
     kn_dtype math;
+    int64_t cols;               /* of a reduction over leading or middle axes: elements after these; else 0 */
     int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none), of a product: columns (of a convolution: places) */
     int32_t group;
     int32_t writer;             /* the node that gives this value: itself, or for a projection its operator; -1 for inputs and scalars */
@@ -52,18 +53,23 @@ typedef struct cg_facts {
     int32_t *next_read;         /* by operand */
     int32_t *reader;            /* by operand: its node */
     uint8_t *output;            /* by node: an output lives in its storage */
-    bool all_eager;
+    bool all_eager, fast /* KN_FAST */;
     int device;                 /* where its values are */
     int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
 } cg_facts;
 
-kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager);
+kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eager, bool fast);
 void cg_facts_fini(cg_facts *f);
 kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type *types);  /* types: KB_MAX_IN of them */
 static inline bool cg_is_weak(const ir_graph *g, ir_ref r) { uint16_t op = ir_get(g, r)->op; return op == IR_SCALAR || op == IR_CONST; }
 int64_t cg_numel(const kb_type *t);
 int64_t cg_trailing(const kb_type *x, const int64_t *dims);     /* elements reduced to one, if these are trailing axes; else 0 */
+ir_graph *cg_concat(ir_graph *g);   /* concat.c: concatenation in place. Takes g over */
+ir_graph *cg_decompose(const ir_graph *g);  /* decompose.c: of a device: operators without code of their own, as smaller ones. NULL: there are none */
 ir_graph *cg_split(ir_graph *g);    /* split.c: long rows that are reduced, in chunks. Takes g over */
+ir_graph *cg_widen(ir_graph *g);    /* widen.c: products of f16 and bf16 as conversions and f32 products. Takes g over */
+/* g anew, the wanted nodes as `rewritten` emits them (map: by g's nodes); g itself where that fails. Takes g over. */
+ir_graph *cg_rewrite(ir_graph *g, bool (*wanted)(const ir_graph *g, uint32_t node), ir_ref (*rewritten)(ir_graph *to, const ir_graph *g, uint32_t node, const ir_ref *map));
 
 /* How a pointwise node is computed: a row of bodies.def and which operands it takes, or a plain conversion (body NULL). */
 typedef struct cg_recipe {
@@ -80,7 +86,8 @@ bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r)
 /* The row-major index space of a group, cut where any member's shape has a boundary. */
 typedef struct cg_space {
     int64_t numel, inner;       /* inner: 0 when nothing is reduced */
-    int n, n_outer;             /* dimensions; those before the reduced part */
+    int64_t cols;               /* points after the reduced part; 1, but for columns */
+    int n, n_outer, n_reduced;  /* dimensions; those before the reduced part (all, when nothing is); those of it */
     int64_t size[CG_MAX_DIMS];
 } cg_space;
 
@@ -102,6 +109,7 @@ bool cg_is_row(const cg_facts *f, const cg_space *s, uint32_t node);      /* com
 /* The space with neighbouring dimensions joined where every access allows it: a kernel's nest. */
 typedef struct cg_nest {
     int n_outer;
+    bool columns;               /* the last outer dimension comes after the inner one in the space */
     int64_t outer[LP_MAX_OUTER], inner;
     int first[LP_MAX_OUTER + 1];        /* of each nest dimension (the inner one last): the space's innermost dimension in it, -1: size 1 */
 } cg_nest;
@@ -113,7 +121,8 @@ typedef struct cg_group {
     int n;
     int32_t product;            /* fused with this product: works on its rows as they are finished; -1: none */
     int32_t second;             /* with a product: what becomes of its rows is the A of this one, and stays in the cache (chain.c); -1: none */
-    bool fused, dead /* merged into another */;
+    int32_t then;               /* with a convolution: its planes go on into this depthwise one's group, which comes next; -1: nowhere (planes.c) */
+    bool fused, dead /* merged into another */, inside /* another one's `then` */;
     int cost;
 } cg_group;
 
@@ -131,6 +140,9 @@ bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second);
 bool cg_chain_pays(const cg_facts *f, const cg_group *g, int32_t second);
 /* The product that a node is, as far as its layouts tell. False where it is none. */
 bool cg_gemm_of_node(const cg_facts *f, int32_t node, const kb_type *result /* NULL: row-major */, kb_gemm *out);
+bool cg_conv_of_node(const cg_facts *f, int32_t node, kb_conv *out);     /* likewise */
+/* Does nobody but the group's members, and the second product as its A or image, touch the storage? */
+bool cg_only_inside(const cg_facts *f, const cg_group *g, uint32_t root, int32_t second);
 bool cg_same_rows(const kb_gemm *first, const kb_gemm *second);
 /* sink.c: may the operator, last of its group, write its result where the copy of it would? Then `t` is the type that it writes. */
 bool cg_sink_legal(const cg_facts *f, const cg_group *maker, const cg_group *copies, int32_t node, int32_t copy);
@@ -154,6 +166,12 @@ typedef struct cg_lowered {
 } cg_lowered;
 kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by group; zeroed */);
 
+/* planes.c: of neighbours in the order, which convolutions hand their planes on? Sets then and inside. */
+void cg_link_planes(const cg_facts *f, cg_groups *gs, const cg_lowered *lowered);
+/* plan.c: do two buffers of a kernel hold the same elements at the same places? Is q never loaded in a later phase than r is first stored? */
+bool cg_same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b);
+bool cg_read_before(const lp_kernel *k, uint32_t q, uint32_t r);
+
 /* ---- programs ------------------------------------------------------------------------------------------------------------------------ */
 /* Where a pointer comes from: a slot of the run's table of bases, plus bytes. */
 typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
@@ -161,6 +179,7 @@ typedef struct cg_place { int32_t slot; int64_t offset; } cg_place;
 /* A prepared product, or convolution of a by b. */
 typedef struct cg_product {
     bool is_conv;
+    kn_dtype dtype;             /* of all operands and the result */
     kb_gemm gemm;               /* all but its pointers */
     kb_conv conv;               /* likewise */
     cg_place a, b, c, bias;     /* bias: CG_SLOT_NULL where there is none */
@@ -175,7 +194,7 @@ typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernel
 
 /* The regions of a control operator as programs (control.c) */
 typedef struct cg_control cg_control;
-cg_control *cg_control_new(const int64_t *words, bool all_eager, bool text);    /* NULL after a failure */
+cg_control *cg_control_new(const int64_t *words, bool all_eager, bool fast, bool text);    /* NULL after a failure */
 void cg_control_free(cg_control *r);            /* NULL: nothing */
 const struct cg_program *cg_control_program(const cg_control *r, int which);
 bool cg_control_wants_source(const cg_control *r, int operand);     /* of the operator: packed forms of it would be used */
@@ -188,6 +207,8 @@ kn_status cg_run_into(const cg_program *p, void *const *inputs, const kb_source 
 typedef struct cg_step {
     bool eager;                 /* an operator as a whole: its eager kernel, or on a device its own code where `device` is set */
     const cg_product *product, *second;
+    const struct cg_step *then; /* a convolution's planes go on into this step, a depthwise convolution with a kernel */
+    bool inside;                /* another step's `then`: runs there */
     bool apart;                 /* of two products: the kernel between them reads the first's rows after it has stored some of the second's */
     const cg_control *control;                  /* of an eager call that chooses between programs */
     bool writes_input;          /* storage older than the run */
@@ -216,7 +237,7 @@ typedef struct cg_step {
 } cg_step;
 
 enum { CG_SLOT_NULL = 0, CG_SLOT_ARENA = 1, CG_SLOT_CONSTS = 2, CG_SLOT_SCALARS = 3,
-    CG_SLOT_ROWS = 4 /* scratch between two products; offset 1: the second's A */, CG_SLOT_INPUT = 5 /* then inputs, then outputs */ };
+    CG_SLOT_ROWS = 4 /* scratch between two products; offset 1: the second's A, apart */, CG_SLOT_INPUT = 5 /* then inputs, then outputs */ };
 
 struct cg_program {
     kb_arena arena;
@@ -229,6 +250,7 @@ struct cg_program {
     int64_t *input_bytes;       /* of a device: what each input's view spans */
     cg_device_graph *graph;     /* .reduce_overhead on a device; NULL: run step by step */
     int64_t check_at;           /* of a device: where in the arena operators say that a value was out of range */
+    int64_t lt_at;              /* of a device: where in the arena cuBLASLt's workspace is */
     double *consts;
     bool *packs;                /* by input; NULL: nowhere */
     cg_control **controls;      int64_t n_controls, cap_controls;

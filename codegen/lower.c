@@ -7,6 +7,7 @@
  * Where a kernel both loads and stores a storage (writes in place), the store is LATE: in the last pass, after every load of it. All stores of a phase
  * come after its loads.
  */
+#include "base/cpu.h"
 #include "base/error.h"
 #include "codegen/cells.h"
 #include <stddef.h>
@@ -36,26 +37,73 @@ static int again_cost(const cg_cells *c, int i, int limit)
     return cost;
 }
 
-static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD; }
+static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD || v->kind == CELL_PLACE; }
+
+static int64_t last_cache(void)
+{
+    static long known;                          /* asking takes microseconds in a virtual machine; threads that race write the same */
+    long l3 = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!l3) {
+        l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+        l3 = l3 > 0 ? l3 : -1;
+        __atomic_store_n(&known, l3, __ATOMIC_RELAXED);
+    }
+    return l3;
+}
+
+/* Does a result go around the caches? From 16 MB on, or from 32 where a later step reads it: virtual machines report a whole host's cache, so its size only lowers
+ * these limits; from them on streaming was measured faster. */
+static bool is_large(const lowering *l, int buffer, int64_t bytes)
+{
+    const cg_facts *f = l->c.f;
+    uint32_t root = l->c.access[buffer].root;
+    int64_t limit = 16 << 20, l3 = last_cache();
+    for (int32_t at = root == UINT32_MAX ? -1 : f->reads[root]; at >= 0; at = f->next_read[at])
+        if (f->node[f->reader[at]].group != f->node[l->c.group->nodes[0]].group)
+            limit = 32 << 20;
+    return bytes >= (l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit);
+}
+
+/* Rows that are re-read wait in scratch where the output itself goes around the caches: then each is written once. */
+static bool is_streamed(const lowering *l, int buffer)
+{
+    enum { MOST_ROW = 64 << 10 };               /* of scratch: stays in the cache */
+    const cg_cells *c = &l->c;
+    int64_t bytes = (int64_t)kb_dtype_bytes(c->access[buffer].dtype);
+    return c->group->product < 0 && c->space.cols == 1 && c->space.inner * bytes <= MOST_ROW && is_large(l, buffer, c->space.numel * bytes);
+}
 
 static void spill(lowering *l, int i)
 {
     cg_cells *c = &l->c;
     if (c->v[i].spill >= 0)
         return;
-    for (int s = 0; s < c->n_stores; s++)       /* its own output will do, unless its store is late */
-        if (c->stores[s].cell == i && !c->stores[s].row && !c->read[c->stores[s].buffer]) {
-            c->v[i].spill = c->stores[s].buffer;
+    kn_dtype as = c->v[i].type == LP_PRED ? KN_BOOL : (kn_dtype)c->v[i].type;
+    for (int s = 0; s < c->n_stores; s++) {     /* its own output will do, unless its store is late or rounds it */
+        int b = c->stores[s].buffer;
+        if (c->stores[s].cell == i && !c->stores[s].row && !c->read[b] && c->access[b].dtype == as && !is_streamed(l, b)) {
+            c->v[i].spill = (int16_t)b;
             return;
         }
-    if (c->n_buffers == CG_MAX_BUFFERS) {
+    }
+    if (c->n_buffers == CG_MAX_BUFFERS || l->k->columns) {      /* see keeps */
         c->full = true;
         return;
     }
     int b = c->n_buffers++;
-    c->access[b] = (cg_access){.root = UINT32_MAX, .dtype = c->v[i].type == LP_PRED ? KN_BOOL : (kn_dtype)c->v[i].type};
+    c->access[b] = (cg_access){.root = UINT32_MAX, .dtype = as};
     l->scratch[b] = true;
     c->v[i].spill = (int16_t)b;
+}
+
+/* Is a value worth keeping for a later pass? Scratch of columns would be a tensor: there it is its own output or nothing. */
+static bool keeps(const lowering *l, int i)
+{
+    const cg_cells *c = &l->c;
+    bool out = false;
+    for (int s = 0; s < c->n_stores && l->k->columns; s++)
+        out |= c->stores[s].cell == i && !c->stores[s].row && !c->read[c->stores[s].buffer] && !is_streamed(l, c->stores[s].buffer);
+    return (out || !l->k->columns) && again_cost(c, i, CHEAP) > CHEAP;
 }
 
 static void demand(lowering *l, int i, int time)
@@ -76,7 +124,7 @@ static void demand(lowering *l, int i, int time)
         time = v->time;
     if (v->needed >> time & 1)
         return;
-    if (time > v->time && again_cost(&l->c, i, CHEAP) > CHEAP) {
+    if (time > v->time && keeps(l, i)) {
         spill(l, i);
         demand(l, i, v->time);
         v->needed |= 1u << time;
@@ -206,6 +254,7 @@ static uint32_t compute(lowering *l, const cg_cell *v)
     }
     switch ((cg_cell_kind)v->kind) {
     case CELL_LOAD: return load(l, v->buffer);
+    case CELL_PLACE: return cg_e0(k, LP_INDEX, KN_I64, (uint32_t)k->n_outer, 0);
     case CELL_CONST: return constant(k, v, v->type);
     case CELL_SCALAR: return scalar(k, v, v->type);
     case CELL_SIZE: return cg_e0(k, LP_SIZE, v->type, 0, (uint64_t)v->int_value);
@@ -310,6 +359,7 @@ static bool set_nest(lowering *l)
     if (!cg_nest_make(&c->space, c->access, c->n_buffers, &nest))
         return false;
     k->n_outer = nest.n_outer;
+    k->columns = nest.columns;
     for (int d = 0; d < nest.n_outer; d++)
         k->outer[d].size = nest.outer[d];
     k->inner.size = nest.inner;
@@ -355,19 +405,6 @@ static void name_kernel(lowering *l, int32_t number)
     }
 }
 
-static int64_t large_output(void)
-{
-    static long known;                          /* asking takes microseconds in a virtual machine; threads that race write the same */
-    long l3 = __atomic_load_n(&known, __ATOMIC_RELAXED);
-    if (!l3) {
-        l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
-        l3 = l3 > 0 ? l3 : -1;
-        __atomic_store_n(&known, l3, __ATOMIC_RELAXED);
-    }
-    int64_t limit = 32 << 20;                   /* virtual machines report a whole host's cache; from here on streaming was measured faster */
-    return l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit;
-}
-
 static void finish(lowering *l, cg_lowered *out)
 {
     lp_kernel *k = l->k;
@@ -381,10 +418,14 @@ static void finish(lowering *l, cg_lowered *out)
         out->offset[b] = l->scratch[b] ? out->scratch_bytes : l->c.access[b].offset * bytes;
         if (l->scratch[b])
             out->scratch_bytes += (k->inner.size * bytes + 63) / 64 * 64;
-        f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && total * bytes >= large_output();
+        f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && is_large(l, b, total * bytes);
     }
     lp_set_ahead(k);
+<<<<<<< HEAD
     k->inner.sym = !lp_wants_inner(k) || l->lends;       /* rows that are long anyway share code from the start */
+=======
+    k->inner.sym = k->columns || !lp_wants_inner(k);
+>>>>>>> fusion
     k->n_scalars = l->c.n_scalars;
     for (int s = 0; s < l->c.n_scalars; s++) {
         out->scalar[s] = l->c.scalar[s];
@@ -405,6 +446,8 @@ static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, in
     l->k = lp_new("k");
     if (!l->k)
         return kb_error_status();
+    l->k->fast = f->fast;
+    l->k->contracts = f->fast && (f->device || kb_cpu_isa() != KB_ISA_BASELINE);
     bool ok = cg_cells_build(&l->c, f, group) && set_nest(l);
     if (ok) {
         int plain = l->c.n_buffers;

@@ -110,7 +110,7 @@ static void set_lives(planner *pl)
     for (int64_t i = 0; i < g->n_inputs; i++)
         pl->lives[g->inputs[i].i - 1].slot = CG_SLOT_INPUT + (int32_t)i;
     for (int64_t s = 0; s < pl->gs->n_order; s++)
-        use_group(pl, pl->gs->order[s], (int32_t)s);
+        use_group(pl, pl->gs->order[s], (int32_t)s - pl->gs->v[pl->gs->order[s]].inside);
     for (int64_t i = 0; i < g->n_nodes; i++)
         pl->lives[i].bytes = cg_numel(&g->types[g->nodes[i].type]) * (int64_t)kb_dtype_bytes(g->types[g->nodes[i].type].dtype);
 }
@@ -146,14 +146,14 @@ static void place_block(planner *pl, uint32_t root)
         pl->p->arena_bytes = best + want;
 }
 
-static bool same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b)
+bool cg_same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b)
 {
     return kb_dtype_bytes(a->dtype) == kb_dtype_bytes(b->dtype) && a->inner_stride == b->inner_stride
            && memcmp(a->stride, b->stride, (size_t)k->n_outer * sizeof *a->stride) == 0;
 }
 
 /* In the kernel, is buffer q never loaded in a later phase than buffer r is first stored? */
-static bool read_before(const lp_kernel *k, uint32_t q, uint32_t r)
+bool cg_read_before(const lp_kernel *k, uint32_t q, uint32_t r)
 {
     int last_load = -1, first_store = LP_MAX_PHASES;
     for (int64_t i = 0; i < k->n_insts; i++) {
@@ -205,7 +205,7 @@ static bool take_over(planner *pl, const cg_group *g, const cg_lowered *w, uint3
         for (int b = 0; b < (int)w->k->n_buffers; b++)
             once = once && (b == q || w->root[b] != from);
         if (l->slot != CG_SLOT_ARENA || l->last != step || l->first == step || l->taken || !once || w->offset[q] || l->bytes != me->bytes
-            || !same_map(w->k, &w->k->buffers[q], &w->k->buffers[r]) || !read_before(w->k, (uint32_t)q, (uint32_t)r))
+            || !cg_same_map(w->k, &w->k->buffers[q], &w->k->buffers[r]) || !cg_read_before(w->k, (uint32_t)q, (uint32_t)r))
             continue;
         for (int64_t i = 0; i < pl->n_live; i++)
             if (pl->live[i] == (int32_t)from)
@@ -238,7 +238,7 @@ static uint32_t share_result(const planner *pl, const cg_group *g, const cg_lowe
         bool once = l && r != at && w->k->buffers[r].written && l->first == step && l->bytes == own->bytes && !w->offset[r] && !w->offset[at];
         for (int b = 0; b < (int)w->k->n_buffers; b++)
             once = once && (b == r || w->root[b] != w->root[r]);
-        if (once && same_map(w->k, &w->k->buffers[at], &w->k->buffers[r]) && read_before(w->k, (uint32_t)at, (uint32_t)r))
+        if (once && cg_same_map(w->k, &w->k->buffers[at], &w->k->buffers[r]) && cg_read_before(w->k, (uint32_t)at, (uint32_t)r))
             return w->root[r];
     }
     return UINT32_MAX;
@@ -260,7 +260,7 @@ static void place_between(planner *pl, const cg_group *g, const cg_lowered *w)
         from = w->root[b] == c ? b : from;
         to = w->root[b] == made ? b : to;
     }
-    bool apart = from >= 0 && to >= 0 && from != to && !read_before(w->k, (uint32_t)from, (uint32_t)to);
+    bool apart = from >= 0 && to >= 0 && from != to && !cg_read_before(w->k, (uint32_t)from, (uint32_t)to);
     pl->lives[c].slot = pl->lives[made].slot = CG_SLOT_ROWS;
     pl->lives[made].offset = apart;
 }
@@ -277,6 +277,14 @@ static void close_holes(planner *pl)
             pl->lives[i].offset = pl->blocks[pl->lives[i].block].offset;
 }
 
+/* What stands between two convolutions: planes in a worker's scratch. */
+static void place_planes(planner *pl, const cg_group *g)
+{
+    const cg_group *next = &pl->gs->v[g->then];
+    pl->lives[pl->f->node[g->product].home].slot = CG_SLOT_ROWS;
+    pl->lives[pl->f->node[ir_in(pl->f->g, &pl->f->g->nodes[next->product], 0).i - 1].home].slot = CG_SLOT_ROWS;
+}
+
 static void plan_memory(planner *pl)
 {
     for (int32_t s = 0; s < (int32_t)pl->gs->n_order; s++)
@@ -288,6 +296,13 @@ static void plan_memory(planner *pl)
         }
     for (int32_t s = 0; s < (int32_t)pl->gs->n_order; s++) {
         int32_t group = pl->gs->order[s];
+        bool linked = pl->gs->v[group].then >= 0;
+        if (pl->gs->v[group].inside)
+            continue;
+        if (linked) {           /* in one step with the next one, whose results it is that need a place */
+            place_planes(pl, &pl->gs->v[group]);
+            group = pl->gs->v[group].then;
+        }
         const cg_group *g = &pl->gs->v[group];
         const cg_lowered *w = &pl->lowered[group];
         uint32_t c = g->product >= 0 ? pl->f->node[g->product].home : UINT32_MAX;
@@ -295,7 +310,7 @@ static void plan_memory(planner *pl)
         if (g->second >= 0)
             place_between(pl, g, w);
         for (int32_t i = pl->born[s]; i >= 0; i = pl->lives[i].next)
-            if (!pl->lives[i].slot && !(pl->shares != UINT32_MAX && (uint32_t)i == c) && (!g->fused || !take_over(pl, g, w, (uint32_t)i, s)))
+            if (!pl->lives[i].slot && !(pl->shares != UINT32_MAX && (uint32_t)i == c) && (!g->fused || linked || !take_over(pl, g, w, (uint32_t)i, s)))
                 place_block(pl, (uint32_t)i);
         if (pl->shares != UINT32_MAX) {
             pl->lives[c].slot = pl->lives[pl->shares].slot;
@@ -452,7 +467,7 @@ static bool is_written(const planner *pl, ir_ref r) { return pl->written[pl->f->
 static kn_status plan_control(planner *pl, cg_step *st)
 {
     cg_program *p = pl->p;
-    cg_control *r = cg_control_new(st->call.words, pl->f->all_eager, p->want_text);
+    cg_control *r = cg_control_new(st->call.words, pl->f->all_eager, pl->f->fast, p->want_text);
     if (!r || !KB_PUSH(&p->controls, &p->n_controls, &p->cap_controls, r)) {
         cg_control_free(r);
         return kb_error_status();
@@ -535,6 +550,7 @@ static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
     r->is_conv = kb_conv_is(c.op);
     if (r->is_conv ? !kb_conv_of_call(&r->conv, &c) : !kb_gemm_of_call(&r->gemm, &c))
         return kb_fail(KN_E_INTERNAL, "a call of %s is no product", ir_op_name(g->nodes[node].op));
+    r->dtype = c.out[0].layout->dtype;
     r->a = st->places[a];
     r->b = st->places[a + 1];
     r->c = st->places[c.n_in];
@@ -562,6 +578,8 @@ static kn_status step_of(planner *pl, cg_step *st, const cg_group *g)
 {
     if (!g->fused)
         return pl->f->node[st->node].kind == CG_PRODUCT ? product_step(pl, st, g->nodes[0]) : eager_step(pl, st, st->node);
+    st->inside = g->inside;
+    st->then = g->then >= 0 ? st + 1 : NULL;
     kn_status s = kernel_step(pl, st, st->group);
     if (s == KN_OK && g->product >= 0)
         s = product_step(pl, st, g->product);

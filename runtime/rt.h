@@ -85,6 +85,7 @@ struct rt_ctx {
     int disabled;                               /* depth of kn_disable regions */
     int device;                                 /* where tensors made of nothing are put */
     kn_generator *generator;                    /* what random ops draw from, retained; NULL: the default one */
+    uint64_t numbers_back;                      /* times that reserved random numbers were given back */
     bool warned_root;
     _Atomic(int32_t) inside, visited;           /* foreign.c: how deep this thread is in its frames; another thread is at them, or waits to be */
     rt_ctx *next_ctx;

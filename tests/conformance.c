@@ -1,6 +1,7 @@
 /* conformance.c: runs a file of operator cases whose expected results come from outside (tests/golden/README.md has the format).
  *
- *     conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90]  (FILE.safetensors lies beside it; tests/golden/ops.json when left out)
+ *     conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90] [--part 1/4]  (FILE.safetensors lies beside it; tests/golden/ops.json when
+ *     left out)
  *
  * Each case runs three ways: eagerly by name; as a compiled module whose forward calls the operator by name, twice, so that the second call
  * replays; and through the IR interpreter, from a graph of that one operator. The eager result is held against the expected values; the
@@ -8,6 +9,7 @@
  * nothing else is: a refusal, a fallback of the compiled module, a wrong dtype or shape are failures. Exit status 1 on any.
  *
  * --sources 80,90,100: nothing is compared; the device code of each case is compiled for these architectures, equal texts once (tests/cuda.sh).
+ * --part 1/4: every fourth case, beginning with the first, so that processes can share a file.
  * --device: the inputs are on that device; the interpreter, which is the host's, is left out. Operators that ran on the host are listed.
  */
 #include "base/layout.h"
@@ -462,6 +464,8 @@ static bool run_case(json_t *json, kn_store *store)
     return good;
 }
 
+static int part = 1, parts = 1;                 /* --part */
+
 static int run_file(json_t *cases, kn_store *store, const char *filter, bool verbose)
 {
     static tally unsupported[MAX_NAMES + 2], wrong[MAX_NAMES + 2];
@@ -470,7 +474,7 @@ static int run_file(json_t *cases, kn_store *store, const char *filter, bool ver
     json_t *json;
     json_array_foreach(cases, i, json) {
         const char *op = json_string_value(json_object_get(json, "op")), *id = json_string_value(json_object_get(json, "id"));
-        if (!op || (filter && strcmp(op, filter) != 0))
+        if (!op || (filter && strcmp(op, filter) != 0) || (int)(i % (size_t)parts) != part - 1)
             continue;
         if (!kn_op_schema(op)) {
             skipped++;
@@ -527,6 +531,8 @@ int main(int argc, char **argv)
             verbose = true;
         else if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc)
             filter = argv[++i];
+        else if (strcmp(argv[i], "--part") == 0 && i + 1 < argc && sscanf(argv[i + 1], "%d/%d", &part, &parts) == 2 && part >= 1 && parts >= part)
+            i++;
         else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc && kb_device_parse(argv[i + 1], strlen(argv[i + 1])) >= 0)
             device = kb_device_parse(argv[i + 1], strlen(argv[i + 1])) ? KN_CUDA(kb_device_parse(argv[i + 1], strlen(argv[i + 1])) - 1) : KN_CPU, i++;
         else if (strcmp(argv[i], "--sources") == 0 && i + 1 < argc)
@@ -535,7 +541,7 @@ int main(int argc, char **argv)
         else if (argv[i][0] != '-')
             file = argv[i];
         else
-            return fprintf(stderr, "usage: conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90]\n"), 2;
+            return fprintf(stderr, "usage: conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90] [--part 1/4]\n"), 2;
     }
     if (device.kind && kn_set_default_device(device) != KN_OK)
         return fprintf(stderr, "%s\n", kn_last_error()), 2;

@@ -166,6 +166,19 @@ Test(conv, drawn_geometries)
     }
 }
 
+/* The kernels that read planes where they are: every residue of rows and columns, padding up to the kernel's size. */
+Test(conv, small_depthwise)
+{
+    for (int i = 0; i < 200; i++) {
+        int64_t kernel = below(3) ? 3 : 5, stride = 1 + below(2), many = below(4) ? 1 : 1 + below(3);
+        kb_conv c = {.batch = 1 + below(2), .groups = 2 + below(20), .cin = 1, .cout = many, .in = {1 + below(40), 1 + below(60)}, .kernel = PAIR(kernel),
+                     .stride = PAIR(stride), .padding = {below(kernel), below(kernel)}, .dilation = PAIR(1)};
+        check(c);
+    }
+    check(square(4, 130, 4, 3, 1, 4));          /* several bands */
+    check(square(4, 100, 4, 5, 2, 4));
+}
+
 /* Of the padding a tap of 0 is multiplied too: an infinite weight there gives NaN. */
 Test(conv, padding_counts)
 {

@@ -211,10 +211,11 @@ Test(tracer, fullgraph_is_an_error_that_lists_every_break)
     kn_module_free(m);
 }
 
-Test(tracer, options_not_built_yet_are_refused)
+Test(tracer, options_without_a_meaning_are_refused)
 {
     kn_module *m = kn_nn_relu();
-    cr_assert_null(kn_compile(m, .math = KN_FAST));
+    cr_assert_null(kn_compile(m, .math = (kn_math)2));
+    cr_assert_null(kn_compile(m, .max_paths = -1));
     cr_assert_null(kn_compile(NULL));
     kn_module_free(m);
 }

@@ -3,7 +3,9 @@
  * What a program must output is decided here (CAPTURE 2): roots of slots that any later event names, and those that were asked for (kept handles seen while
  * recording, surprises). Sets only grow; a variant that outputs too little is replaced.
  */
+#include "base/device.h"
 #include "base/env.h"
+#include "base/pool.h"
 #include "base/profile.h"
 #include "tracer/record.h"
 #include "tracer/tr.h"
@@ -299,7 +301,7 @@ bool tr_job_find(tr_job *j)
 void tr_job_compile(tr_job *j)
 {
     uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
-    cg_options o = {.name = "graph", .reduce_overhead = j->module->options.reduce_overhead, .no_backend = cg_has_no_backend(j->ir)};
+    cg_options o = {.name = "graph", .fast = j->module->options.math == KN_FAST, .reduce_overhead = j->module->options.reduce_overhead, .no_backend = cg_has_no_backend(j->ir)};
     cg_program *code = o.no_backend ? NULL : cg_compile(j->ir, &o);
     if (!code && cg_has_no_backend(j->ir)) {
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
@@ -324,7 +326,7 @@ void tr_job_compile(tr_job *j)
 static void count(tr_job *j)
 {
     tr_module *m = j->module;
-    uint64_t us = (tr_now() - j->begin) / 1000;
+    uint64_t us = ((j->end ? j->end : tr_now()) - j->begin) / 1000;
     j->graph->stats = cg_program_stats(j->variant->program);
     if (cg_program_device(j->variant->program) && j->graph->stats.eager_steps && !j->no_backend)
         tr_module_note(m, BREAK_HOST_STEP, j->graph->end->site, "graph %d: %d of its operators run on the host", j->graph->number, j->graph->stats.eager_steps);
@@ -390,17 +392,8 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
     atomic_store_explicit(&g->variant, v, memory_order_release);
 }
 
-static void compile_graph(tr_frame *f, tr_graph *g)
-{
-    tr_job *j = tr_job_new(f, g);
-    if (!j || (!tr_job_find(j) && f->module->options.background && tr_background_add(j)))
-        return;
-    if (!j->found)
-        tr_job_compile(j);
-    tr_variant *v = tr_job_finish(j);
-    if (v)
-        tr_variant_publish(f->module, g, v);
-}
+/* What a path needs compiled now: a list in the path's order. */
+typedef struct jobs { tr_job **v; int64_t n, cap; } jobs;
 
 /* How many ways in which operands share memory have code of their own. */
 static int ways_to_alias(const tr_variant *v)
@@ -411,13 +404,82 @@ static int ways_to_alias(const tr_variant *v)
     return n;
 }
 
-static void consider(tr_frame *f, tr_graph *g)
+static bool is_due(tr_frame *f, tr_graph *g)
 {
     if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g))
-        return;
+        return false;
     tr_variant *v = atomic_load(&g->variant);
-    if (!f->generic && !g->queued && (!v || v->wanted_version != atomic_load(&g->wanted_version) || (g == f->aliased && ways_to_alias(v) < MAX_ALIASES)))
-        compile_graph(f, g);
+    return !f->generic && !g->queued && (!v || v->wanted_version != atomic_load(&g->wanted_version) || (g == f->aliased && ways_to_alias(v) < MAX_ALIASES));
+}
+
+static void finish(tr_job *j)
+{
+    tr_module *m = j->module;
+    tr_graph *g = j->graph;
+    tr_variant *v = tr_job_finish(j);
+    if (v)
+        tr_variant_publish(m, g, v);
+}
+
+/* A graph's code is at hand, is left to the worker, or becomes a job of the list. */
+static void consider(tr_frame *f, tr_graph *g, jobs *list)
+{
+    tr_job *j = is_due(f, g) ? tr_job_new(f, g) : NULL;
+    if (!j || (!tr_job_find(j) && f->module->options.background && tr_background_add(j)))
+        return;
+    j->ready = tr_now();
+    if (!j->found && KB_PUSH(&list->v, &list->n, &list->cap, j))
+        return;
+    if (!j->found)              /* no memory for a list */
+        tr_job_compile(j);
+    finish(j);
+}
+
+/* Equal graphs are compiled once: the later ones find the first one's program. */
+static bool is_repeated(const jobs *list, int64_t at)
+{
+    const tr_job *j = list->v[at];
+    for (int64_t i = 0; i < at && j->hash; i++)
+        if (list->v[i]->hash == j->hash && ir_identical(list->v[i]->ir, j->ir))
+            return true;
+    return false;
+}
+
+static void run_job(void *arg, int64_t begin, int64_t end, int worker)
+{
+    jobs *list = arg;
+    (void)worker;
+    kb_thread_get();
+    for (int64_t i = begin; i < end; i++) {
+        if (list->v[i]->skip)
+            continue;
+        list->v[i]->begin += tr_now() - list->v[i]->ready;      /* waiting is nobody's cost */
+        tr_job_compile(list->v[i]);
+        list->v[i]->end = tr_now();
+    }
+}
+
+/* Graphs side by side where there are enough for all threads; else one after another, each with its kernels side by side. Devices and dumps keep their order. */
+static void run_jobs(jobs *list)
+{
+    int64_t distinct = 0;
+    bool in_order = *kb_env(KB_ENV_KN_DUMP_DIR) != 0;
+    for (int64_t i = 0; i < list->n; i++) {
+        list->v[i]->skip = is_repeated(list, i);
+        distinct += !list->v[i]->skip;
+        in_order |= cg_graph_device(list->v[i]->ir) != KB_CPU;
+    }
+    if (distinct > 1 && distinct >= kb_threads() && !in_order)
+        kb_parallel_for(list->n, 1, run_job, list);
+    else
+        run_job(list, 0, list->n, 0);
+    for (int64_t i = 0; i < list->n; i++) {
+        tr_job *j = list->v[i];
+        if (j->skip && !tr_job_find(j))         /* the first of its kind came to nothing: so will this one, with its own reason */
+            tr_job_compile(j);
+        finish(j);
+    }
+    kb_free(list->v);
 }
 
 void tr_compile_path(tr_frame *f, tr_event *end)
@@ -427,12 +489,14 @@ void tr_compile_path(tr_frame *f, tr_event *end)
         return;
     pthread_mutex_lock(&m->lock);
     bool novel = false;
+    jobs list = {0};
     for (tr_event *e = end; e; e = e->parent)
         if (e->graph) {
-            consider(f, e->graph);
+            consider(f, e->graph, &list);
             novel |= e->graph->novel;
             e->graph->novel = false;
         }
+    run_jobs(&list);
     if (f->recorded && !novel)
         tr_path_was_light(m);
     pthread_mutex_unlock(&m->lock);

@@ -220,9 +220,7 @@ static const kn_class compiled_class = {
 
 static kn_status check_options(const kn_compile_options *o)
 {
-    if (o->math == KN_FAST)
-        return kb_fail(KN_E_UNSUPPORTED, "compile: the option .math = KN_FAST is not supported by this version");
-    if (o->math != KN_SAME_BITS || o->max_paths < 0)
+    if ((o->math != KN_SAME_BITS && o->math != KN_FAST) || o->max_paths < 0)
         return kb_fail(KN_E_VALUE, "compile: .math or .max_paths has no valid value");
     return KN_OK;
 }
@@ -238,7 +236,7 @@ kn_module *(kn_compile)(kn_module *target, const kn_compile_options *o, size_t o
         return NULL;
     tr_module init = {.target = target, .options = *o, .site = site};
     init.options.base = NULL;
-    init.check_runs = kb_env_int(KB_ENV_KN_CHECK) > 0 ? (uint64_t)kb_env_int(KB_ENV_KN_CHECK) + 1 : 0;   /* the recording's run is the first */
+    init.check_runs = kb_env_int(KB_ENV_KN_CHECK) > 0 && o->math == KN_SAME_BITS ? (uint64_t)kb_env_int(KB_ENV_KN_CHECK) + 1 : 0;   /* the recording's run is the first */
     if (!init.options.max_paths)
         init.options.max_paths = 64;
     tr_module *m = (kn_new)(&compiled_class, sizeof init, &init, site);

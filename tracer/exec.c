@@ -45,7 +45,7 @@ rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_la
 }
 
 /* ---- one op ------------------------------------------------------------------------------------------------------------------------- */
-static const char *error_of_operand(const tr_frame *f, tr_code c)
+const char *tr_error_of(const tr_frame *f, tr_code c)
 {
     if (tr_kind(c) != TR_SLOT)
         return NULL;
@@ -137,7 +137,7 @@ static kn_status run_op(tr_frame *f, const tr_event *e)
 static void run_event(tr_frame *f, const tr_event *e)
 {
     for (int k = 0; k < e->n_in; k++) {
-        const char *error = error_of_operand(f, e->in[k]);
+        const char *error = tr_error_of(f, e->in[k]);
         if (error) {
             fail_event(f, e, error);
             return;
@@ -157,7 +157,7 @@ static void fill_handle(tr_frame *f, uint32_t slot)
 {
     kn_tensor *t = f->slots[slot].t;
     tr_code c = TR_CODE(TR_SLOT, slot);
-    const char *error = error_of_operand(f, c);
+    const char *error = tr_error_of(f, c);
     int64_t offset;
     const kb_layout *l;
     rt_storage *s = tr_locate(f, c, &offset, &l);
@@ -210,31 +210,12 @@ static kn_status need_slot(tr_frame *f, uint32_t slot);
 static void ready_operands(tr_frame *f, const tr_event *e)
 {
     for (int k = 0; k < e->n_in; k++) {
-        if (tr_kind(e->in[k]) != TR_SLOT || tr_index(e->in[k]) >= f->graph_slot || error_of_operand(f, e->in[k]))
+        if (tr_kind(e->in[k]) != TR_SLOT || tr_index(e->in[k]) >= f->graph_slot || tr_error_of(f, e->in[k]))
             continue;
         kn_status s = need_slot(f, tr_index(e->in[k]));
-        if (s != KN_OK && !error_of_operand(f, e->in[k]))
+        if (s != KN_OK && !tr_error_of(f, e->in[k]))
             f->slots[tr_index(e->in[k])].error = keep_text(kb_error_text());
     }
-}
-
-/* Random ops whose operand failed draw nothing in eager, but had their numbers reserved here, while that wasn't known: those after them move up. */
-typedef struct unused_numbers { int64_t seed, counters; } unused_numbers;
-
-static void move_numbers(tr_frame *f, const tr_event *e, unused_numbers *u)
-{
-    if (e->kind != EV_OP || kb_op_info((kb_opcode)e->op)->cls != KB_RANDOM)
-        return;
-    int64_t seed = f->scalars[tr_index(e->in[e->n_in - 2])], *offset = &f->scalars[tr_index(e->in[e->n_in - 1])];
-    if (u->counters && seed == u->seed)
-        *offset -= u->counters;
-    if (tr_kind(e->in[0]) != TR_SLOT || !error_of_operand(f, e->in[0]))
-        return;
-    if (seed != u->seed) {
-        rt_rng_give_back(f->ctx, u->seed, u->counters);
-        *u = (unused_numbers){seed, 0};
-    }
-    u->counters += rt_rng_counters((kb_opcode)e->op, tr_out_of(f, tr_index(e->in[0]))->layout, tr_words(f, e));
 }
 
 /* Whatever is computed from old contents comes before the first op: the ops may write. */
@@ -254,13 +235,12 @@ static kn_status run_ops_to(tr_frame *f, tr_event *last)
         tr_fill_leftovers(f);
     f->failed = false;
     uint64_t before = tr_now();
-    unused_numbers unused = {0, 0};
+    tr_unused_numbers unused = {0, 0};
     for (int64_t i = 0; i < l.n; i++) {
-        move_numbers(f, event_at(&l, i), &unused);
+        tr_numbers_move(f, event_at(&l, i), &unused);
         run_event(f, event_at(&l, i));
     }
-    if (unused.counters)
-        rt_rng_give_back(f->ctx, unused.seed, unused.counters);
+    tr_numbers_done(f, &unused);
     f->program_ns += tr_now() - before;
     kb_free(l.path);
     fill_range(f, f->graph_slot, f->n_slots);
@@ -339,7 +319,7 @@ kn_status tr_recompute(tr_frame *f, kn_tensor *t)
     if (t->slot >= f->n_slots || f->slots[t->slot].t != t)
         return kb_broken(__FILE__, __LINE__, "a placeholder of no slot");
     kn_status s = need_slot(f, t->slot);
-    if (s != KN_OK && !error_of_operand(f, TR_CODE(TR_SLOT, t->slot))) {
+    if (s != KN_OK && !tr_error_of(f, TR_CODE(TR_SLOT, t->slot))) {
         rt_tensor_set_error(t, s, kb_error_text());
         f->trace.n_pending--;
         return s;

@@ -299,6 +299,8 @@ static bool checks_after_write(const tr_frame *f, const rt_op *c)
 static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     rt_trace *trace = &f->trace;
+    tr_numbers_mark numbers = tr_numbers_here(ctx, c);
+    tr_redrawn room;
     for (int k = 0; k < c->n_in; k++)           /* other calls' placeholders first: they become tensors from outside */
         if (c->in[k].kind == KN_KIND_TENSOR && c->in[k].as.tensor->state == RT_PENDING && c->in[k].as.tensor->serial != f->serial)
             rt_settle(c->in[k].as.tensor);
@@ -318,8 +320,14 @@ static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const
         return;
     }
     if (f->mode == TR_REPLAY) {
-        if (replay_op(f, ctx, c, out) || (pass_cut(f) && replay_op(f, ctx, c, out)))
+        c = tr_numbers_again(f, c, &numbers, &room);
+        if (replay_op(f, ctx, c, out))
             return;
+        if (pass_cut(f)) {
+            c = tr_numbers_again(f, c, &numbers, &room);
+            if (replay_op(f, ctx, c, out))
+                return;
+        }
         if (f->mode == TR_REPLAY)
             tr_left_at(f, c);
         if (f->mode == TR_REPLAY)
@@ -327,6 +335,7 @@ static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const
     }
     if (f->mode == TR_RECORD && f->at != f->graph_begin && (tr_is_head(f, c) || checks_after_write(f, c)))
         end_graph(f, EV_CUT, 0, NULL, 0, c->site, 0);
+    c = tr_numbers_again(f, c, &numbers, &room);
     if (f->mode == TR_RECORD)
         tr_record_op(f, c, out);
     else

@@ -188,6 +188,7 @@ static void summary(writer *w, tr_module *m)
         fputs("{\n  \"summary\": {", w->f);
         w->first = true;
         put_text(w, "module", kn_class_name(&m->base));
+        put_text(w, "math", m->options.math == KN_FAST ? "fast" : "same bits");
         put_count(w, "calls", s.calls);
         put_count(w, "replays", atomic_load(&m->replays));
         put_count(w, "paths", s.paths);
@@ -214,6 +215,8 @@ static void summary(writer *w, tr_module *m)
     }
     fprintf(w->f, "%llu calls, %llu replayed; %llu paths, %llu graphs of %d ops in %d kernels and %d eager steps\n", s.calls,
             (unsigned long long)atomic_load(&m->replays), s.paths, s.graphs, ops, kernels, eager);
+    if (m->options.math == KN_FAST)
+        fprintf(w->f, "math: fast (values near eager's, not its bits%s)\n", kb_env_int(KB_ENV_KN_CHECK) > 0 ? "; KN_CHECK has nothing to compare" : "");
     if (m->options.pure)
         fprintf(w->f, "%llu calls without forward (pure)%s\n", (unsigned long long)atomic_load(&m->pure_calls),
                 atomic_load(&m->pure_revoked) ? "; revoked by an audit" : "");

@@ -318,6 +318,7 @@ rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_la
 kn_status tr_compute_slot(tr_frame *f, uint32_t want);  /* root slot `want` from what is there */
 void tr_fill_leftovers(tr_frame *f);            /* all of them, before a write could change what they read */
 bool tr_is_written(const tr_frame *f, const rt_storage *s);
+const char *tr_error_of(const tr_frame *f, tr_code c); /* why the operand has no values; NULL: it has, or will have */
 extern char tr_no_memory[];                     /* the sentence of a failure for whose own there was no memory */
 static inline void tr_free_text(char *text) { if (text != tr_no_memory) kb_free(text); }
 
@@ -331,6 +332,17 @@ void tr_check_values(tr_frame *f, const tr_graph *g, const tr_variant *v);     /
 typedef struct tr_written tr_written;
 tr_written *tr_check_before(const tr_variant *v, rt_storage *const *storages);
 void tr_check_after(tr_frame *f, const tr_graph *g, const tr_variant *v, tr_written *w, bool ran);
+
+/* ---- numbers.c ------------------------------------------------------------------------------------------------------------------------------------- */
+typedef struct tr_unused_numbers { int64_t seed, counters; } tr_unused_numbers;
+/* Before each pending event runs, in order: its numbers move up by those that ops before it did not draw. */
+void tr_numbers_move(tr_frame *f, const tr_event *e, tr_unused_numbers *u);
+void tr_numbers_done(tr_frame *f, tr_unused_numbers *u);       /* after the last: gives back */
+/* c was just called. What happens between tr_numbers_here and tr_numbers_again may run graphs; then c, or c with the numbers that eager would draw for it. */
+typedef struct tr_numbers_mark { uint64_t back; int64_t counters; } tr_numbers_mark;
+typedef struct tr_redrawn { rt_op op; kn_value in[4]; } tr_redrawn;
+tr_numbers_mark tr_numbers_here(const rt_ctx *ctx, const rt_op *c);
+const rt_op *tr_numbers_again(tr_frame *f, const rt_op *c, tr_numbers_mark *m, tr_redrawn *room);
 
 /* ---- share.c --------------------------------------------------------------------------------------------------------------------------------------- */
 tr_program *tr_program_new(cg_program *code);   /* takes code over; NULL when memory is short */
@@ -378,7 +390,8 @@ typedef struct tr_job {
     bool generic, no_backend, found;            /* found: an equal graph has code */
     kn_status status;                           /* of a failure */
     tr_miss *miss;                              /* of its entry */
-    uint64_t begin;
+    uint64_t begin, ready, end;                 /* of the work: begun, listed, done; end 0: not yet */
+    bool skip;                                  /* an equal one stands earlier in the list */
     char error[256];
 } tr_job;
 tr_job *tr_job_new(tr_frame *f, tr_graph *g);

@@ -17,7 +17,8 @@ import threading
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PEERS = ["torch-eager", "torch-compile", "torch-max-autotune", "torch-inference", "onnxruntime", "openvino", "jax"]
-CASES = ["early-exit", "block-8x128", "block-1x16", "encoder", "minilm-1", "minilm-8", "resnet18", "mobilenet_v2", "gpt2-decode", "gpt2-prefill", "lstm",
+CASES = ["early-exit", "block-8x128", "block-1x16", "encoder", "minilm-1", "minilm-8", "resnet18", "mobilenet_v2", "conv-7x7",
+         "conv-3x3", "conv-depthwise", "conv-residual", "gpt2-decode", "gpt2-prefill", "lstm",
          "chain-cheap-1M", "chain-cheap-16M", "chain-mixed-1M", "chain-mixed-16M", "softmax", "layer_norm", "mlp"]
 ONE_THREAD = {"mlp"}                            # as in bench/support/cases.c
 TIMEOUT = 240                                   # seconds for a case of one peer, its compilation included

@@ -2,7 +2,6 @@
 import pathlib
 
 import torch
-import torchvision
 from torch import nn
 from torch.nn import functional as F
 
@@ -37,6 +36,12 @@ class Mixed(Cheap):
         h = x / torch.sqrt(h + 1.0)
         h = (torch.sigmoid(h) * self.bias).clamp(-3.0, 3.0)
         return F.relu(h + x + 0.25)
+
+
+class Loss(nn.Module):
+    def forward(self, x):
+        d = x * 1.5 - 0.5
+        return (d * d).mean()
 
 
 class GptLayer(nn.Module):
@@ -84,9 +89,14 @@ class EarlyExit(nn.Module):
         return self.exit2(h + F.relu(self.deep2(F.relu(self.deep1(h)))))
 
 
-def encoder(layers):
-    layer = nn.TransformerEncoderLayer(384, 12, 1536, activation="gelu", batch_first=True)
+def encoder(layers, width=384):
+    layer = nn.TransformerEncoderLayer(width, 12, 4 * width, activation="gelu", batch_first=True)
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False) if layers > 1 else layer
+
+
+def vision(name):
+    import torchvision
+    return getattr(torchvision.models, name)()
 
 
 def early_exit():
@@ -103,6 +113,16 @@ def digits():
     return [images[i].reshape(1, 64) for i in f["test_index"].long()][:360]
 
 
+def conv(channels, width, kernel, stride=1, groups=1):
+    import torchvision
+    return torchvision.ops.Conv2dNormActivation(channels, width, kernel, stride, groups=groups, activation_layer=nn.ReLU6)
+
+
+def inverted_residual(channels):
+    import torchvision
+    return torchvision.models.mobilenetv2.InvertedResidual(channels, channels, 1, 6)
+
+
 def twelve(make):
     return nn.Sequential(*(make() for _ in range(12)))
 
@@ -115,8 +135,12 @@ CASES = {
     "encoder": (lambda: encoder(1), (1, 128, 384)),
     "minilm-1": (lambda: encoder(6), (1, 128, 384)),
     "minilm-8": (lambda: encoder(6), (8, 128, 384)),
-    "resnet18": (lambda: torchvision.models.resnet18(), (1, 3, 224, 224)),
-    "mobilenet_v2": (lambda: torchvision.models.mobilenet_v2(), (1, 3, 224, 224)),
+    "resnet18": (lambda: vision("resnet18"), (1, 3, 224, 224)),
+    "mobilenet_v2": (lambda: vision("mobilenet_v2"), (1, 3, 224, 224)),
+    "conv-7x7": (lambda: conv(3, 64, 7, 2), (1, 3, 224, 224)),
+    "conv-3x3": (lambda: conv(64, 64, 3), (1, 64, 56, 56)),
+    "conv-depthwise": (lambda: conv(144, 144, 3, groups=144), (1, 144, 56, 56)),
+    "conv-residual": (lambda: inverted_residual(24), (1, 24, 56, 56)),
     "gpt2-decode": (lambda: twelve(lambda: GptLayer(768, 12, 127)), (1, 1, 768)),
     "gpt2-prefill": (lambda: twelve(lambda: GptLayer(768, 12)), (1, 128, 768)),
     "lstm": (lambda: Lstm(256), (1, 64, 256)),

@@ -9,6 +9,7 @@
  * 2^-60 … 2^60 or +0. Where one lane is outside, the vector is divided by the instruction, eleven cycles instead of five. A NaN is outside.
  */
 #include "codegen/llvm/ll.h"
+#include <stdio.h>
 
 /* ---- scaling ------------------------------------------------------------------------------------------------------------------ */
 static const lp_inst *at(const ll_emit *e, uint32_t i) { return &e->k->insts[i]; }
@@ -38,6 +39,20 @@ static bool scales(const ll_emit *e, const lp_inst *in, uint32_t *p, uint32_t *t
     if (at(e, half)->a != i || !is_int(e, at(e, half)->b, 1) || !is(e, i, LP_SUB) || !is_int(e, at(e, i)->b, 0x4B400000) || !is(e, at(e, i)->a, LP_BITS))
         return false;
     *p = at(e, in->a)->a;
+    *t = at(e, at(e, i)->a)->a;
+    return at(e, *t)->type == KN_F32;
+}
+
+/* MUL(p, 2^(i - 1)), i the low part of t, in a fast kernel: p and t */
+static bool scales_once(const ll_emit *e, const lp_inst *in, uint32_t *p, uint32_t *t)
+{
+    uint32_t less = e->k->fast && in->op == LP_MUL && in->type == KN_F32 ? exponent(e, in->b) : UINT32_MAX;
+    if (less == UINT32_MAX || !is(e, less, LP_SUB) || !is_int(e, at(e, less)->b, 1))
+        return false;
+    uint32_t i = at(e, less)->a;
+    if (!is(e, i, LP_SUB) || !is_int(e, at(e, i)->b, 0x4B400000) || !is(e, at(e, i)->a, LP_BITS))
+        return false;
+    *p = in->a;
     *t = at(e, at(e, i)->a)->a;
     return at(e, *t)->type == KN_F32;
 }
@@ -104,6 +119,61 @@ static LLVMValueRef divide(ll_emit *e, LLVMValueRef x, LLVMValueRef d, int width
     return phi;
 }
 
+/* ---- approximations, of fast kernels: 14 bits by the instruction, then a Newton step ------------------------------------------------------ */
+/* x's `width` lanes in pieces of at most 16, each by `step` */
+static LLVMValueRef in_pieces(ll_emit *e, LLVMValueRef x, int width, LLVMValueRef (*step)(ll_emit *e, LLVMValueRef x, int width))
+{
+    LLVMValueRef lane[64], half[2];
+    if (width <= 16)
+        return step(e, x, width);
+    for (int h = 0; h < 2; h++)
+        half[h] = in_pieces(e, part_of(e, x, h * width / 2, width / 2), width / 2, step);
+    for (int i = 0; i < width; i++)
+        lane[i] = LLVMConstInt(e->i32, (uint64_t)i, false);
+    return LLVMBuildShuffleVector(e->b, half[0], half[1], LLVMConstVector(lane, (unsigned)width), "");
+}
+
+static LLVMValueRef about(ll_emit *e, const char *instruction, LLVMValueRef x, int width)
+{
+    char name[48];
+    LLVMTypeRef mask = width == 16 ? e->i16 : e->i8;
+    LLVMValueRef args[3] = {x, LLVMConstNull(LLVMTypeOf(x)), LLVMConstAllOnes(mask)};
+    snprintf(name, sizeof name, "llvm.x86.avx512.%s.ps.%s", instruction, width == 16 ? "512" : "256");
+    return ll_call(e, name, NULL, 0, args, 3);
+}
+
+static LLVMValueRef rcp_step(ll_emit *e, LLVMValueRef x, int width)
+{
+    LLVMValueRef y = about(e, "rcp14", x, width), one = ll_splat(e, LLVMConstReal(e->f32, 1), width);
+    return fma_of(e, y, fma_of(e, LLVMBuildFNeg(e->b, x, ""), y, one), y);
+}
+
+/* Of 0, infinity and what has no root the instruction's answer is right, and the step gives no number. */
+static LLVMValueRef rsqrt_step(ll_emit *e, LLVMValueRef x, int width)
+{
+    LLVMValueRef y = about(e, "rsqrt14", x, width), one = ll_splat(e, LLVMConstReal(e->f32, 1), width), half = ll_splat(e, LLVMConstReal(e->f32, 0.5), width);
+    LLVMValueRef rest = fma_of(e, LLVMBuildFNeg(e->b, LLVMBuildFMul(e->b, x, y, ""), ""), y, one);
+    LLVMValueRef better = fma_of(e, LLVMBuildFMul(e->b, y, half, ""), rest, y);
+    return LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, better, better, ""), y, better, "");
+}
+
+static bool has_approximations(const ll_emit *e, int width) { return e->isa == LL_AVX512 && width >= 8; }
+
+LLVMValueRef ll_reciprocal(ll_emit *e, LLVMValueRef x, int width)
+{
+    if (has_approximations(e, width))
+        return in_pieces(e, x, width, rcp_step);
+    return LLVMBuildFDiv(e->b, ll_splat(e, LLVMConstReal(e->f32, 1), width), x, "");
+}
+
+LLVMValueRef ll_reciprocal_root(ll_emit *e, LLVMValueRef x, int width)
+{
+    if (has_approximations(e, width))
+        return in_pieces(e, x, width, rsqrt_step);
+    LLVMTypeRef t = LLVMTypeOf(x);
+    return LLVMBuildFDiv(e->b, ll_splat(e, LLVMConstReal(e->f32, 1), width), ll_call(e, "llvm.sqrt", &t, 1, &x, 1), "");
+}
+
 LLVMValueRef ll_fast(ll_emit *e, uint32_t i, const ll_active *a)
 {
     const lp_inst *in = at(e, i);
@@ -112,6 +182,10 @@ LLVMValueRef ll_fast(ll_emit *e, uint32_t i, const ll_active *a)
         return NULL;
     if (scales(e, in, &p, &t)) {
         LLVMValueRef magic = ll_splat(e, LLVMConstReal(e->f32, 0x1.8p23), a->width);
+        return scale(e, ll_get(e, p, a->width), LLVMBuildFSub(e->b, ll_get(e, t, a->width), magic, ""), a->width);
+    }
+    if (scales_once(e, in, &p, &t)) {
+        LLVMValueRef magic = ll_splat(e, LLVMConstReal(e->f32, 0x1.8p23 + 1), a->width);
         return scale(e, ll_get(e, p, a->width), LLVMBuildFSub(e->b, ll_get(e, t, a->width), magic, ""), a->width);
     }
     if (in->op == LP_DIV && a->width >= 16 && e->varies[in->a] && !e->varies[in->b] && e->k->insts[in->b].op != LP_CONST)

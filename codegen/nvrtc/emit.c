@@ -578,7 +578,8 @@ static void epilogue_scalars(nv_emit *e)
         nv_put(e->scalars, ", const long long e_z%d", s);
         nv_put(e->pass, ", e_z%d", s);
     }
-    nv_put(&e->text, ", const %s row, const %s i, const float product)\n{\n    (void)row;\n", e->index, e->index);
+    nv_put(&e->text, ", const %s row, const %s i, const %s product)\n{\n    (void)row;\n", e->index, e->index,
+        nv_memory_type(e->k->buffers[e->result].dtype));
     for (int s = 0; s < n; s++)
         nv_put(&e->text, "    const long long w%d = scalars ? scalars[%d] : z%d;\n", s, s, s);
 }

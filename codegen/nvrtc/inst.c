@@ -110,7 +110,8 @@ static void scalar(nv_emit *e, char *buf, size_t size, const lp_inst *n)
 
 /* By operation: f32's function, f64's; NULL: an operator. */
 static const char *const functions[LP_OP_COUNT][2] = {
-    [LP_ABS] = {"fabsf", "fabs"}, [LP_SQRT] = {"__fsqrt_rn", "__dsqrt_rn"}, [LP_RINT] = {"rintf", "rint"}, [LP_FLOOR] = {"floorf", "floor"},
+    [LP_ABS] = {"fabsf", "fabs"}, [LP_SQRT] = {"__fsqrt_rn", "__dsqrt_rn"}, [LP_RCP] = {"__frcp_rn", NULL},
+    [LP_RSQRT] = {"__frsqrt_rn", NULL}, [LP_RINT] = {"rintf", "rint"}, [LP_FLOOR] = {"floorf", "floor"},
     [LP_CEIL] = {"ceilf", "ceil"}, [LP_TRUNC] = {"truncf", "trunc"}, [LP_COPYSIGN] = {"copysignf", "copysign"}, [LP_FMA] = {"__fmaf_rn", "__fma_rn"},
     [LP_DIV] = {"__fdiv_rn", "__ddiv_rn"},
 };
@@ -180,7 +181,7 @@ static void expression(nv_emit *e, char *buf, size_t size, const lp_inst *n)
     for (int i = 0; i < operands; i++)
         nv_operand(e, o[i], OPERAND, in[i]);
     switch ((lp_op)n->op) {
-    case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RINT: case LP_FLOOR:
+    case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RINT: case LP_FLOOR: case LP_RCP: case LP_RSQRT:
     case LP_CEIL: case LP_TRUNC: case LP_COPYSIGN: case LP_AND: case LP_OR: case LP_XOR: case LP_SHL: case LP_SHR: case LP_USHR:
     case LP_LT: case LP_LE: case LP_GT: case LP_GE: case LP_EQ: case LP_NE: case LP_PAND: case LP_POR:
         arithmetic(e, buf, size, n, o[0], o[1], o[2]);

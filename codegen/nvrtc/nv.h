@@ -61,7 +61,28 @@ const char *nv_reducer(lp_reduce kind);
 void nv_identity(char *buf, size_t size, lp_reduce kind, int type);
 
 /* ---- product.c */
-char *nv_product(const kb_gemm *g, kn_dtype dtype, const cg_epilogue *epilogue, int arch, int multiprocessors, cg_launch *launch);
+char *nv_product(const cg_product_form *form, cg_launch *launch);
+
+/* What a product's kernel is: the tile of a block, its strip of k, threads, and how many elements of A and B are copied at once. The texts of the three
+ * kernels (product.c, product_ffma.c, product_mma.c) are bodies over these as constants. */
+typedef struct nv_tile {
+    const char *kind;           /* "", "ffma", "mma": of the name */
+    const char *body;
+    int m, n, k, threads;
+    int blocks;                 /* that a multiprocessor is to have room for: registers */
+    int tm, tn;                 /* of a thread, where threads have tiles */
+    int warps_m, warps_n, warps_k, stages;
+    bool a_dense_k, b_dense_k;  /* which of its dimensions is dense, or taken for it */
+    int a_wide, b_wide;         /* elements a copy */
+    int shared;                 /* bytes of dynamic shared memory */
+} nv_tile;
+void nv_tile_mma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t);
+void nv_tile_ffma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t);
+/* Elements that one copy may take, up to `most`: the operand's dense stride is 1 and everything else a multiple. */
+int nv_copy_width(int64_t dense, int64_t other, const int64_t *batch, int rank, int most, bool aligned);
+extern const char nv_async_helpers[];                   /* asynchronous copies: sm_80 and up */
+extern const char nv_matrix_helpers[];                  /* ldmatrix, mma.sync, and how strips of f16 and bf16 lie; after those */
+extern const char nv_ffma_helpers[];                    /* how strips of f32 lie; after those */
 
 /* ---- op.c */
 char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *launch);

@@ -1,4 +1,4 @@
-/* window.c: convolutions, pooling and inference's batch_norm, a thread an output.
+/* window.c: convolutions, pooling, resizing and inference's batch_norm, a thread an output.
  *
  * The arithmetic is the CPU's, operation for operation: a convolution is a chain of fused multiply-adds over (kh, kw, channel) from zero in blocks of 256, taps
  * outside counting as 0; pools go in (kh, kw) order, taps outside skipped. f32 only, and for pools dense images. */
@@ -148,7 +148,7 @@ bool op_pool(op_text *o, int spatial, bool max)
     return true;
 }
 
-bool op_adaptive_pool(op_text *o, int spatial)
+static bool adaptive_pool(op_text *o, int spatial, bool max)
 {
     if (!is_dense(o))
         return false;
@@ -158,8 +158,48 @@ bool op_adaptive_pool(op_text *o, int spatial)
     nv_put(&o->text,
         "        const int dil_h = 1, dil_w = 1, h0 = (long long)oh * in_h / out_h, w0 = (long long)ow * in_w / out_w;\n"
         "        const int h1 = ((long long)(oh + 1) * in_h + out_h - 1) / out_h, w1 = ((long long)(ow + 1) * in_w + out_w - 1) / out_w;\n"
-        "        const long long count = (long long)(h1 - h0) * (w1 - w0);\n");
-    pool_taps(o, false);
+        "        const long long count = (long long)(h1 - h0) * (w1 - w0);\n%s", max ? "        (void)count;\n" : "");
+    pool_taps(o, max);
+    return true;
+}
+
+bool op_adaptive_pool(op_text *o, int spatial) { return adaptive_pool(o, spatial, false); }
+bool op_adaptive_max_pool(op_text *o) { return adaptive_pool(o, 2, true); }
+
+/* ---- resizing -------------------------------------------------------------------------------------------------------------------------------- */
+/* Where place i of m lies among n inputs, and how much of its right neighbour is taken: in f32, as PyTorch has it. */
+static const char places_text[] =
+    "KN_FN int kn_nearest(int i, int n, int m) { const int at = (int)floorf((float)i * __fdiv_rn((float)n, (float)m)); return at < n ? at : n - 1; }\n"
+    "KN_FN int kn_linear(int i, int n, int m, bool corners, float *share)\n"
+    "{ const float scale = corners ? (m > 1 ? __fdiv_rn((float)(n - 1), (float)(m - 1)) : 0.0f) : __fdiv_rn((float)n, (float)m);\n"
+    "  float f = corners ? scale * (float)i : scale * ((float)i + 0.5f) - 0.5f;\n"
+    "  f = f < 0.0f ? 0.0f : f;\n"
+    "  const int low = (int)f < n ? (int)f : n - 1;\n"
+    "  *share = f - (float)low; return low; }\n";
+
+bool op_interpolate(op_text *o)
+{
+    const int64_t *rest = after(o->c->words);
+    int spatial = op_in_layout(o, 0)->rank - 2;
+    bool nearest = rest[0] == 0, corners = rest[1] != 0;
+    if (!is_dense(o) || spatial < 1 || spatial > 2)
+        return false;
+    o->before = places_text;
+    op_pointers(o, false);
+    op_each(o, o->c->out[0].layout->numel);
+    pool_sizes(o, spatial);
+    if (nearest) {
+        nv_put(&o->text, "        y0[t] = x[kn_nearest(oh, in_h, out_h) * in_w + kn_nearest(ow, in_w, out_w)];\n    }\n");
+        return true;
+    }
+    nv_put(&o->text,
+        "        float w1, h1 = 0.0f;\n"
+        "        const int w = kn_linear(ow, in_w, out_w, %d, &w1), right = w < in_w - 1 ? w + 1 : w;\n"
+        "        const int h = %s, below = h < in_h - 1 ? h + 1 : h;\n"
+        "        const float w0 = 1.0f - w1, h0 = 1.0f - h1;\n"
+        "        const float top = w0 * x[h * in_w + w] + w1 * x[h * in_w + right], low = w0 * x[below * in_w + w] + w1 * x[below * in_w + right];\n"
+        "        y0[t] = %s;\n    }\n", corners, spatial == 1 ? "oh" : corners ? "kn_linear(oh, in_h, out_h, 1, &h1)" : "kn_linear(oh, in_h, out_h, 0, &h1)",
+        spatial == 1 ? "((void)h0, (void)low, top)" : "h0 * top + h1 * low");
     return true;
 }
 

@@ -26,5 +26,10 @@ static inline int64_t kk_conv_places(const kb_conv *c) { return c->out[0] * c->o
 bool kk_conv_is_depthwise(const kb_conv *c);
 int kk_conv_depthwise(const kb_conv *c);
 int kk_conv_packed(const kb_conv *c);
+/* May kk_conv_planes be asked? */
+bool kk_conv_is_direct(const kb_conv *c);
+/* Of a depthwise convolution with one output plane for each input plane: rows [y0, y1) of output planes [row0, row1) of one image, finished. src is what stands
+ * for input plane row0. */
+void kk_conv_planes(const kb_conv *c, const float *src, int64_t row0, int64_t row1, int64_t y0, int64_t y1, int worker);
 
 #endif

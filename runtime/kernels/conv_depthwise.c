@@ -1,6 +1,6 @@
 /* conv_depthwise.c: f32 convolutions whose groups have one input channel: a plane in, a few planes out.
  *
- * A band of a plane's rows is copied into scratch with its padding, split by the strides' phases, so that a tap's inputs of neighbouring outputs are
+ * Small square kernels read the planes where they are (isa/depthwise.inc). For others a band of a plane's rows is copied into scratch with its padding, split by the strides' phases, so that a tap's inputs of neighbouring outputs are
  * neighbours, whatever stride, padding and dilation are. Wide rows are computed one by one straight into y; of narrow ones the whole band is computed as one
  * row, the few places between two rows for nothing, and then copied.
  */
@@ -15,10 +15,13 @@ enum {
     MOST_STRIDE = 8,
     TOGETHER = 8,               /* small planes */
     BAND = 6144,                /* floats of scratch for the input: with the results they stay in L1 */
+    AT_ONCE = 8192,             /* floats of inputs and results in place, likewise */
+    ROWS_AT_ONCE = 28,          /* of a plane that is larger: a multiple of what the kernels compute together */
     WIDE = 40,                  /* columns from which on rows are computed one by one */
     SLACK = 160                 /* floats that kernels may read past the end */
 };
 #define RATE 8.0                /* multiply-adds a nanosecond, about: for deciding about threads */
+#define RATE_DIRECT 25.0
 #define PARALLEL_NS 8000.0
 #define THREAD_NS 3000.0
 
@@ -164,10 +167,70 @@ static void run_range(void *arg, int64_t begin, int64_t end, int worker)
     kb_data_free(scratch, bytes);
 }
 
+/* ---- small kernels, in place ------------------------------------------------------------------------------------------------------------- */
+bool kk_conv_is_direct(const kb_conv *c)
+{
+    int64_t k = c->kernel[0], s = c->stride[0];
+    return kk_conv_is_depthwise(c) && (k == 3 || k == 5) && c->kernel[1] == k && (s == 1 || s == 2) && c->stride[1] == s && c->dilation[0] == 1 && c->dilation[1] == 1
+        && c->padding[0] < k && c->padding[1] < k;
+}
+
+/* Neighbouring planes of one channel each, or one plane. */
+static void planes(const kb_conv *c, const float *src, int64_t row, int64_t n, int64_t y0, int64_t y1, int worker)
+{
+    int64_t channel = row % (c->groups * c->cout), places = kk_conv_places(c);
+    const kk_planes p = {.n = n, .h = c->in[0], .w = c->in[1], .out_h = c->out[0], .out_w = c->out[1], .top = c->padding[0], .left = c->padding[1],
+                         .kernel = (int)c->kernel[0], .stride = (int)c->stride[0], .first = y0, .last = y1, .src = src,
+                         .weights = c->w + channel * kk_conv_taps(c), .bias = c->bias ? c->bias + channel : NULL, .dst = c->y + row * places};
+    p.out_w <= 8 ? KB_ISA_PICK(kk_planes_narrow)(&p) : KB_ISA_PICK(kk_planes_wide)(&p);
+    if (c->finish)
+        c->finish(c->arg, row, row + n, y0 * c->out[1], y1 * c->out[1], worker);
+}
+
+void kk_conv_planes(const kb_conv *c, const float *src, int64_t row0, int64_t row1, int64_t y0, int64_t y1, int worker)
+{
+    int64_t in = c->in[0] * c->in[1], each = (y1 - y0) * (c->stride[0] * c->stride[0] * c->in[1] + c->out[1]), most = max(1, AT_ONCE / each);
+    for (int64_t row = row0, n; row < row1; row += n) {
+        n = min(most, row1 - row);
+        planes(c, src + (row - row0) * in, row, n, y0, y1, worker);
+    }
+}
+
+/* Items: planes of y. */
+static void direct_range(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const kb_conv *c = arg;
+    int64_t in = c->in[0] * c->in[1], places = kk_conv_places(c), channels = c->groups * c->cout, height = c->out[0];
+    int64_t most = c->cout > 1 ? 1 : max(1, AT_ONCE / (in + places));
+    bool whole = in + places <= AT_ONCE || (c->finish && c->whole_rows);
+    for (int64_t row = begin, n; row < end; row += n) {
+        n = min(min(most, end - row), channels - row % channels);
+        for (int64_t y = 0, to; y < height; y = to) {
+            to = whole || height - y < 2 * ROWS_AT_ONCE ? height : y + ROWS_AT_ONCE;
+            planes(c, c->x + row / c->cout * in, row, n, y, to, worker);
+        }
+    }
+}
+
+static void run_direct(const kb_conv *c, int64_t most)
+{
+    int64_t rows = c->batch * c->groups * c->cout;
+    double ns = (double)rows * ((double)(kk_conv_places(c) * kk_conv_taps(c)) / RATE_DIRECT + 10);
+    int64_t threads = ns < PARALLEL_NS ? 1 : min(most, (int64_t)(ns / THREAD_NS));
+    if (threads == 1)
+        direct_range((void *)(uintptr_t)c, 0, rows, 0);
+    else
+        kb_parallel_for_most(rows, 1 + rows / (8 * threads), (int)most, direct_range, (void *)(uintptr_t)c);
+}
+
 int kk_conv_depthwise(const kb_conv *c)
 {
     job j = {.c = c, .kernels = KB_ISA_PICK(kk_conv_kernels_of)(), .taps = kk_conv_taps(c)};
     int64_t items = c->batch * c->groups, most = c->most ? min(kb_threads(), c->most) : kb_threads();
+    if (kk_conv_is_direct(c)) {
+        run_direct(c, most);
+        return true;
+    }
     set_sizes(&j);
     double ns = (double)items * ((double)(c->cout * kk_conv_places(c) * j.taps) / RATE + 100);
     int64_t threads = ns < PARALLEL_NS ? 1 : min(most, (int64_t)(ns / THREAD_NS));

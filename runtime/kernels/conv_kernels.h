@@ -1,4 +1,4 @@
-/* conv_kernels.h: between the drivers of f32 convolutions (conv_packed.c, conv_depthwise.c) and isa/conv_isa.c.
+/* conv_kernels.h: between the drivers of f32 convolutions (conv_packed.c, conv_depthwise.c) and isa/conv_isa.c, isa/depthwise_isa.c.
  *
  * LANES say where up to 16 output places find one tap, the same for all channels: runs of neighbouring lanes whose inputs are `step` apart; lanes in no run
  * are outside the image and read as 0. A run's offset is that of lane 0, if it were in the run.
@@ -6,6 +6,7 @@
 #ifndef KK_CONV_KERNELS_H
 #define KK_CONV_KERNELS_H
 #include "base/isa.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct kk_run { int64_t offset; int first, last /* past the end */; } kk_run;
@@ -13,6 +14,15 @@ typedef struct kk_lanes { int n; int64_t step; kk_run run[16]; } kk_lanes;
 
 /* Output row x of one plane: x[i] = dot over the taps of src[offset[t] + i] and w[t], i < n. At most 256 taps. */
 typedef struct kk_depthwise { const float *w; const int64_t *offset; int taps; const float *bias; /* added at the end; or NULL */ } kk_depthwise;
+
+/* n neighbouring planes of a depthwise convolution with dilation 1, one output plane for each: its rows [first, last). `top` rows and `left` columns of padding come before
+ * a plane, each less than the kernel; what lies outside otherwise is padding too. */
+typedef struct kk_planes {
+    const float *src, *weights, *bias;          /* [n, h, w]; [n, kernel, kernel]; [n], added at the end, or NULL */
+    float *dst;                                 /* [n, out_h, out_w] */
+    int64_t n, h, w, out_h, out_w, top, left, first, last;
+    int kernel, stride;
+} kk_planes;
 
 typedef struct kk_take { int64_t top, rows, bottom, pitch, distance, first, last, step; } kk_take;
 
@@ -34,5 +44,8 @@ typedef struct kk_conv_kernels {
 } kk_conv_kernels;
 
 KB_ISA_DECLARE(const kk_conv_kernels *, kk_conv_kernels_of, (void));
+/* kernel 3 or 5, stride 1 or 2; of anything else nothing is done: false. Wide and narrow vectors. */
+KB_ISA_DECLARE(bool, kk_planes_wide, (const kk_planes *p));
+KB_ISA_DECLARE(bool, kk_planes_narrow, (const kk_planes *p));
 
 #endif

@@ -11,6 +11,7 @@
  */
 #include "base/gemm.h"
 #include "base/alloc.h"
+#include "base/cpu.h"
 #include "base/error.h"
 #include "base/pool.h"
 #include "runtime/kernels/gemm_kernels.h"
@@ -21,14 +22,17 @@
 enum {
     BLOCK = KB_GEMM_BLOCK,
     PANEL = KB_GEMM_PANEL,
-    ROWS_BLOCK = 168,          /* of A packed at once: a multiple of every tile height; 172 KiB, for L2 */
-    COLS_BLOCK = 1024,         /* of B packed at once: 1 MiB */
-    COLS_BLOCK_FEW = 128,      /* where A is packed whole: 128 KiB */
-    WHOLE_A = 192 * 1024,      /* floats: A is packed whole up to here */
+    ROWS_BLOCK = 168,          /* of A packed at once: a multiple of every tile height; 172 KiB a block of k, for L2 */
+    STRIP = 64,                /* columns that go through the whole of k, A being packed for all of it */
+    STRIP_PACKED = 128,        /* B packed a strip at a time: 128 KiB */
+    STRIP_FINISHED = 256,      /* at most, where work follows */
+    COLS_BLOCK = 1024,         /* of B packed at once, for several blocks of rows, */
+    DEEP_B = 4 << 20,          /* floats of it at most */
     IN_PLACE_SPARE = 2,        /* B in place up to so many rows more than a tile has, */
     IN_PLACE_B = 96 * 1024,    /* or so many floats */
     A_IN_PLACE_COLS = 64,      /* A in place up to so many columns of C: packing it costs as much as a few of them */
     TINY_B = 4096,             /* floats: product_nt even in two passes over B */
+    TINY_WORK = 16384,         /* multiply-adds of a product that goes straight to its tiles */
     AHEAD = 8, AHEAD_PACKED = 40 /* steps of k that are fetched ahead */
 };
 #define PARALLEL_NS 8000.0 /* less work than this stays on one thread */
@@ -53,6 +57,7 @@ typedef struct part {
 } part;
 
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static const kb_gemm_kernels *kernels_now(void) { return KB_ISA_PICK(kb_gemm_kernels_of)(); }
@@ -130,7 +135,10 @@ typedef struct split {
 
 static split split_rows(int64_t m, int64_t most)
 {
-    int64_t tiles = ceil_div(m, most);
+    int64_t tiles;
+    if (m <= most)
+        return (split){1, m, 0};
+    tiles = ceil_div(m, most);
     return (split){tiles, m / tiles, m % tiles};
 }
 
@@ -153,64 +161,55 @@ static void pack_a(const kb_gemm_kernels *kernels, float *dst, const float *a, i
 }
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------------------- */
-/* Few rows: packed panels are walked through along the whole of k, as they lie in memory. */
-static bool streams(const part *p) { return p->prepacked && p->m <= 2 * p->kernels->rows; }
+/* One block of k of a few columns of B, and what is multiplied after it: NULL where that needs no fetching. */
+typedef struct strip {
+    const float *b, *after;
+    int64_t b_k, b_panel, n, k;
+    bool exact;            /* in place: columns beyond n must not be read */
+    bool first;            /* block of k */
+    const float *bias;     /* added with the last one */
+} strip;
 
-/* m rows x n columns over one block of k. `a` packed (a_strided false) or in place. */
-static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, const float *b, int64_t b_k, int64_t b_panel,
-                      bool b_exact, int64_t n, float *c, int64_t k, bool first, const float *bias)
+/* m rows x s->n columns. `a` packed (a_strided false) or in place. Packed B comes from beyond L2 at times: each tile fetches its share of what follows. */
+static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, const strip *s, float *c)
 {
     const kb_gemm_kernels *kernels = p->kernels;
-    split s = split_rows(m, a_strided ? kernels->rows_strided : kernels->rows);
-    int64_t highest = s.rows + (s.higher > 0);
+    split rows = split_rows(m, a_strided ? kernels->rows_strided : kernels->rows);
+    int64_t highest = rows.rows + (rows.higher > 0);
     int64_t wide = highest <= kernels->rows_4 ? 4 * PANEL : highest <= kernels->rows_2 ? 2 * PANEL : PANEL;
     void (*tile)(const kb_tile *) = a_strided ? kernels->tile_strided : kernels->tile_packed;
-    kb_tile t = {.a_row = p->a_row, .a_k = p->a_k, .b_k = b_k, .b_panel = b_panel, .ldc = p->ldc, .k = k, .first = first};
-    for (int64_t j = 0, w; j < n; j += w) {
-        int64_t left = n - j, panels = b_exact ? left / PANEL : ceil_div(left, PANEL);
+    kb_tile t = {.a_row = p->a_row, .a_k = p->a_k, .b_k = s->b_k, .b_panel = s->b_panel, .ldc = p->ldc, .k = s->k, .first = s->first};
+    if (s->after)
+        t.fetch_bytes = ceil_div(PANEL * (int64_t)sizeof *a, rows.tiles);
+    for (int64_t j = 0, w; j < s->n; j += w) {
+        int64_t left = s->n - j, panels = s->exact ? left / PANEL : ceil_div(left, PANEL);
         w = min(wide, panels >= 4 ? 4 * PANEL : panels >= 2 ? 2 * PANEL : PANEL);
         t.exact = panels == 0;
         t.cols = (int)min(w, left);
-        t.b = b + j / PANEL * b_panel;
+        t.b = s->b + j / PANEL * s->b_panel;
         t.a = a;
         t.c = c + j;
-        t.bias = bias ? bias + j : NULL;
-        /* The last tile fetches what comes after its B, which lies in L1 by then */
-        int64_t next = streams(p) && j + w >= n ? k * PANEL - j / PANEL * b_panel : w / PANEL * b_panel;
-        for (int64_t i = 0; i < s.tiles; i++) {
-            t.rows = (int)(s.rows + (i < s.higher));
-            t.ahead = i == 0 || i + 1 < s.tiles ? (b_exact ? AHEAD : AHEAD_PACKED) * b_k : next;
+        t.bias = s->bias ? s->bias + j : NULL;
+        t.ahead = (s->exact ? AHEAD : AHEAD_PACKED) * s->b_k;
+        t.fetch = !s->after ? NULL : j + w < s->n ? t.b + w / PANEL * s->b_panel : s->after;
+        for (int64_t i = 0; i < rows.tiles; i++) {
+            t.rows = (int)(rows.rows + (i < rows.higher));
             tile(&t);
-            t.a += t.rows * (a_strided ? p->a_row : k);
+            t.a += t.rows * (a_strided ? p->a_row : s->k);
             t.c += t.rows * p->ldc;
+            t.fetch += t.fetch ? t.fetch_bytes * s->k / (int64_t)sizeof *a : 0;
         }
     }
 }
 
+/* How a rectangle is gone through: blocks of columns, in them blocks of rows or the other way round, in these strips of columns, each through the whole of k,
+ * so that C stays in a cache until it is done. */
 typedef struct plan {
-    bool b_pack, a_strided, a_whole;
-    int64_t cols, rows; /* of a block */
+    bool b_pack, b_deep; /* B packed here: a strip and a block of k at a time, or a block of columns at once, for several blocks of rows */
+    bool a_strided, a_whole;
+    int64_t rows, cols, strip;
     int64_t a_floats, b_floats;
 } plan;
-
-static plan plan_of(const part *p)
-{
-    plan q = {0};
-    bool few = p->m <= p->kernels->rows + IN_PLACE_SPARE;
-    bool small = p->k * p->n <= IN_PLACE_B && (p->b_k % 1024 || p->k * p->m <= 64 * BLOCK); /* rows 4 KiB apart share L1 sets */
-    q.b_pack = !p->prepacked && !(p->b_n == 1 && (few || small));
-    q.a_strided = p->m <= p->kernels->rows_strided || p->n <= A_IN_PLACE_COLS;
-    q.a_whole = !q.a_strided && p->m <= ROWS_BLOCK && p->m * p->k <= WHOLE_A;
-    q.rows = min(p->m, ROWS_BLOCK);
-    q.cols = min(ceil_div(p->n, PANEL) * PANEL, q.b_pack && (q.a_whole || q.a_strided) ? COLS_BLOCK_FEW : COLS_BLOCK);
-    if (streams(p))
-        q.cols = min(q.cols, 4 * PANEL);
-    if (!q.a_strided)
-        q.a_floats = q.rows * (q.a_whole ? p->k : min(p->k, BLOCK)) + PANEL;
-    if (q.b_pack)
-        q.b_floats = q.cols * min(p->k, BLOCK);
-    return q;
-}
 
 /* Columns that are multiplied and finished before the next ones, of m x n. */
 static int64_t columns_at_once(const part *p, int64_t m, int64_t n)
@@ -218,37 +217,83 @@ static int64_t columns_at_once(const part *p, int64_t m, int64_t n)
     return !p->finish || p->finish->whole_rows ? n : min(n, ceil_div(FINISH_FLOATS / m + 1, 4 * PANEL) * 4 * PANEL);
 }
 
-/* One block of columns, one block of k: every row. */
-static void run_block(const part *p, const plan *q, int64_t j, int64_t n, int64_t at, float *packed_a, float *packed_b)
+static plan plan_of(const part *p)
 {
-    int64_t k = min(BLOCK, p->k - at);
-    int64_t b_k = p->prepacked || q->b_pack ? PANEL : p->b_k;
-    int64_t b_panel = p->prepacked ? p->b_panel : q->b_pack ? k * PANEL : PANEL;
-    const float *b = p->prepacked ? p->b + j / PANEL * p->b_panel + at * PANEL : p->b + j * p->b_n + at * p->b_k;
-    if (q->b_pack) {
-        pack_panels(p->kernels, packed_b, b_panel, b, b_k == PANEL ? p->b_k : b_k, p->b_n, k, n);
-        b = packed_b;
+    plan q = {0};
+    int64_t l2 = kb_cpu_l2() / (int64_t)sizeof(float), wide;
+    bool few = p->m <= p->kernels->rows + IN_PLACE_SPARE;
+    bool small = p->k * p->n <= IN_PLACE_B && (p->b_k % 1024 || p->k * p->m <= 64 * BLOCK); /* rows 4 KiB apart share L1 sets */
+    q.b_pack = !p->prepacked && !(p->b_n == 1 && (few || small));
+    q.a_strided = p->m <= p->kernels->rows_strided || p->n <= A_IN_PLACE_COLS;
+    q.rows = min(p->m, ROWS_BLOCK);
+    wide = l2 / 3 / q.rows / STRIP * STRIP; /* columns of C that stay in L2 */
+    q.a_whole = !q.a_strided && q.rows * p->k <= (p->n <= wide ? l2 / 4 : l2 / 2); /* C as a whole is small enough: a block of k of A will do */
+    q.b_deep = q.b_pack && p->m > q.rows;
+    q.strip = q.a_strided || q.a_whole ? (q.b_pack && !q.b_deep ? STRIP_PACKED : STRIP) : max(STRIP_PACKED, wide);
+    if (q.a_whole && p->finish && !p->finish->whole_rows)
+        q.strip = max(q.strip, min(STRIP_FINISHED, columns_at_once(p, q.rows, p->n)));
+    q.strip = ceil_div(min(q.strip, p->n), PANEL) * PANEL;
+    q.cols = q.b_deep ? min(ceil_div(p->n, PANEL) * PANEL, max(q.strip, min(COLS_BLOCK, DEEP_B / p->k / STRIP * STRIP))) : p->n;
+    if (!q.a_strided)
+        q.a_floats = q.rows * (q.a_whole ? p->k : min(p->k, BLOCK)) + PANEL;
+    if (q.b_pack)
+        q.b_floats = q.b_deep ? q.cols * p->k : q.strip * min(p->k, BLOCK);
+    return q;
+}
+
+/* One block of k of a strip, which begins at column j. */
+static strip strip_of(const part *p, const plan *q, int64_t block, int64_t j, int64_t n, int64_t at, float *packed_b)
+{
+    strip s = {.n = n, .k = min(BLOCK, p->k - at), .first = at == 0, .bias = at + BLOCK >= p->k && by_tiles(p) ? p->bias + j : NULL};
+    if (!p->prepacked && !q->b_pack) {
+        s.b = p->b + j * p->b_n + at * p->b_k;
+        s.b_k = p->b_k;
+        s.b_panel = PANEL;
+        s.exact = true;
+        return s;
     }
-    for (int64_t i = 0; i < p->m; i += q->rows) {
-        int64_t m = min(q->rows, p->m - i);
-        const float *a = p->a + i * p->a_row + at * p->a_k;
-        if (q->a_whole) {
-            a = packed_a + p->m * at;
-        } else if (!q->a_strided) {
-            pack_a(p->kernels, packed_a, a, p->a_row, p->a_k, m, k);
-            a = packed_a;
-        }
-        int64_t piece = at + k == p->k ? columns_at_once(p, m, n) : n;
-        for (int64_t w = 0; w < n; w += piece) {
-            int64_t cols = min(piece, n - w);
-            run_tiles(p, a, q->a_strided, m, b + w / PANEL * b_panel, b_k, b_panel, !p->prepacked && !q->b_pack, cols, p->c + i * p->ldc + j + w,
-                      k, at == 0, at + k == p->k && by_tiles(p) ? p->bias + j + w : NULL);
-            if (at + k == p->k)
-                epilogue(p, i, m, j + w, cols);
-        }
-        if (at + k == p->k && p->finish && p->finish->whole_rows && n < p->n && j + n == p->n)
-            finish(p, i, m, 0, p->n);
+    s.b_k = PANEL;
+    if (q->b_pack && !q->b_deep) {
+        s.b_panel = s.k * PANEL;
+        s.b = packed_b;
+        pack_panels(p->kernels, packed_b, s.b_panel, p->b + j * p->b_n + at * p->b_k, p->b_k, p->b_n, s.k, n);
+        return s;
     }
+    s.b_panel = p->prepacked ? p->b_panel : p->k * PANEL;
+    const float *base = p->prepacked ? p->b + j / PANEL * s.b_panel : packed_b + (j - block) / PANEL * s.b_panel;
+    s.b = base + at * PANEL;
+    s.after = at + BLOCK < p->k ? s.b + BLOCK * PANEL : base + q->strip / PANEL * s.b_panel;
+    return s;
+}
+
+/* Rows [i, i + m), columns [j0, j0 + cols). */
+static void run_block(const part *p, const plan *q, int64_t i, int64_t m, int64_t j0, int64_t cols, float *packed_a, float *packed_b)
+{
+    const float *rows = p->a + i * p->a_row;
+    for (int64_t at = 0; q->a_whole && at < p->k; at += BLOCK)
+        pack_a(p->kernels, packed_a + m * at, rows + at * p->a_k, p->a_row, p->a_k, m, min(BLOCK, p->k - at));
+    for (int64_t j = j0; j < j0 + cols; j += q->strip) {
+        int64_t n = min(q->strip, j0 + cols - j);
+        for (int64_t at = 0; at < p->k; at += BLOCK) {
+            strip s = strip_of(p, q, j0, j, n, at, packed_b), w = s;
+            bool last = at + s.k == p->k;
+            const float *a = q->a_whole ? packed_a + m * at : q->a_strided ? rows + at * p->a_k : packed_a;
+            if (!q->a_whole && !q->a_strided)
+                pack_a(p->kernels, packed_a, rows + at * p->a_k, p->a_row, p->a_k, m, s.k);
+            int64_t piece = last ? columns_at_once(p, m, n) : n;
+            for (int64_t c = 0; c < n; c += piece) {
+                w.n = min(piece, n - c);
+                w.b = s.b + c / PANEL * s.b_panel;
+                w.bias = s.bias ? s.bias + c : NULL;
+                w.after = c + piece < n && s.after ? w.b + piece / PANEL * s.b_panel : s.after;
+                run_tiles(p, a, q->a_strided, m, &w, p->c + i * p->ldc + j + c);
+                if (last)
+                    epilogue(p, i, m, j + c, w.n);
+            }
+        }
+    }
+    if (p->finish && p->finish->whole_rows && q->strip < p->n && j0 + cols == p->n)
+        finish(p, i, m, 0, p->n);
 }
 
 static bool run_blocked(const part *p)
@@ -259,12 +304,13 @@ static bool run_blocked(const part *p)
     if (bytes && !(packed_b = kb_data_alloc(bytes)))
         return false;
     packed_a = packed_b + q.b_floats;
-    if (q.a_whole)
-        for (int64_t at = 0; at < p->k; at += BLOCK)
-            pack_a(p->kernels, packed_a + p->m * at, p->a + at * p->a_k, p->a_row, p->a_k, p->m, min(BLOCK, p->k - at));
-    for (int64_t j = 0; j < p->n; j += q.cols)
-        for (int64_t at = 0; at < p->k; at += BLOCK)
-            run_block(p, &q, j, min(q.cols, p->n - j), at, packed_a, packed_b);
+    for (int64_t j = 0; j < p->n; j += q.cols) {
+        int64_t cols = min(q.cols, p->n - j);
+        if (q.b_deep)
+            pack_panels(p->kernels, packed_b, p->k * PANEL, p->b + j * p->b_n, p->b_k, p->b_n, p->k, cols);
+        for (int64_t i = 0; i < p->m; i += q.rows)
+            run_block(p, &q, i, min(q.rows, p->m - i), j, cols, packed_a, packed_b);
+    }
     kb_data_free(packed_b, bytes);
     return true;
 }
@@ -335,20 +381,20 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* Cuts an item for `threads` threads: the grid whose slowest thread has least to do, packing of both operands counted in. */
+/* Cuts an item for `threads` threads: the grid whose slowest thread has least to do, packing of both operands counted in. Where work on whole rows follows
+ * and there are rows enough, threads get rows, so that each finishes its own. */
 static void cut(job *j, int64_t threads)
 {
     const part *p = &j->whole;
     double best = 0;
-    for (int64_t tm = 1; tm <= threads; tm++) {
-        int64_t tn = threads / tm;
-        int64_t rows = ceil_div(ceil_div(p->m, tm), p->kernels->rows) * p->kernels->rows;
+    bool by_rows = p->finish && p->finish->whole_rows && p->m >= threads * p->kernels->rows;
+    for (int64_t tm = by_rows ? threads : 1; tm <= threads; tm++) {
+        int64_t tn = threads / tm, rows = ceil_div(p->m, tm);
         int64_t cols = ceil_div(ceil_div(p->n, tn), 2 * PANEL) * 2 * PANEL;
         double cost;
-        rows = tm == 1 ? p->m : min(rows, p->m);
         cols = tn == 1 ? p->n : min(cols, p->n);
         cost = (double)rows * (double)cols + 16.0 * (double)(rows + cols);
-        if (tm == 1 || cost < best) {
+        if (best == 0 || cost < best) {
             best = cost;
             j->tm = tm;
             j->tn = tn;
@@ -411,14 +457,54 @@ static void turn(part *p)
     *p = t;
 }
 
+/* ---- tiny products ----------------------------------------------------------------------------------------------------------- */
+/* What is prepared for larger products would cost more than these themselves: one block of k, without packing. False: g is none of them. */
+static bool run_tiny(const kb_gemm *g, const kb_gemm_kernels *kernels)
+{
+    bool contiguous = !g->packed && g->b_row == 1 && g->n > 1;
+    if (g->k == 0 || g->k > BLOCK || g->m * g->n * g->k > TINY_WORK || g->batch_rank || g->finish || (g->bias && (g->bias_row != 0 || g->bias_col != 1)))
+        return false;
+    if (contiguous && g->m <= kernels->rows_nt) {
+        kernels->product_nt(&(kb_rows){g->a, g->a_row, g->a_col, g->b, g->b_col, g->c, g->ldc, g->bias, g->m, g->n, g->k});
+        return true;
+    }
+    if (!(g->packed || g->b_col == 1) || (g->m > kernels->rows_strided && g->n > A_IN_PLACE_COLS))
+        return false;
+    kb_tile t = {.a_row = g->a_row, .a_k = g->a_col, .b_k = g->packed ? PANEL : g->b_row, .b_panel = g->packed ? g->k * PANEL : PANEL,
+                 .ldc = g->ldc, .k = g->k, .first = 1};
+    const float *b = g->packed ? g->packed->data : g->b;
+    split rows = split_rows(g->m, kernels->rows_strided);
+    bool two = rows.rows + (rows.higher > 0) <= kernels->rows_2;
+    for (int64_t j = 0, w; j < g->n; j += w) {
+        int64_t left = g->n - j, panels = g->packed ? ceil_div(left, PANEL) : left / PANEL;
+        w = two && panels >= 2 ? 2 * PANEL : PANEL;
+        t.exact = panels == 0;
+        t.cols = (int)min(w, left);
+        t.a = g->a;
+        t.b = b + j / PANEL * t.b_panel;
+        t.c = (float *)g->c + j;
+        t.bias = g->bias ? (const float *)g->bias + j : NULL;
+        for (int64_t i = 0; i < rows.tiles; i++) {
+            t.rows = (int)(rows.rows + (i < rows.higher));
+            kernels->tile_strided(&t);
+            t.a += t.rows * g->a_row;
+            t.c += t.rows * g->ldc;
+        }
+    }
+    return true;
+}
+
 int kb_gemm_f32(const kb_gemm *g)
 {
+    const kb_gemm_kernels *kernels = kernels_now();
+    if (g->m > 0 && g->n > 0 && run_tiny(g, kernels))
+        return 1;
     job j = {.g = g};
     kb_gemm turned;
     int64_t items = batch_items(g);
     if (items == 0 || g->m == 0 || g->n == 0)
         return 1;
-    j.whole = (part){.kernels = kernels_now(), .m = g->m, .n = g->n, .k = g->k, .a = g->a, .a_row = g->a_row, .a_k = g->a_col,
+    j.whole = (part){.kernels = kernels, .m = g->m, .n = g->n, .k = g->k, .a = g->a, .a_row = g->a_row, .a_k = g->a_col,
                      .b = g->packed ? g->packed->data : g->b, .b_k = g->b_row, .b_n = g->b_col,
                      .b_panel = g->k * PANEL, .prepacked = g->packed != NULL, .c = g->c, .ldc = g->ldc,
                      .bias = g->bias, .bias_row = g->bias_row, .bias_col = g->bias_col, .finish = g->finish ? g : NULL};

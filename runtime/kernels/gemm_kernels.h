@@ -14,6 +14,8 @@ typedef struct kb_tile {
     const float *b;
     int64_t b_k, b_panel;
     int64_t ahead; /* floats from what is multiplied to what is fetched */
+    const float *fetch; /* not NULL: instead of that, fetch_bytes a step from here on in each panel: a tile's share of what comes next */
+    int64_t fetch_bytes;
     float *c;
     int64_t ldc;
     const float *bias; /* over columns, added at the end; NULL: none, or not yet */

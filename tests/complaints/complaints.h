@@ -1,5 +1,6 @@
 /* complaints.h: what the programs of this folder share: a module whose forward is any C function, made twice with equal state, one eager and one compiled, and
- * called alike. Results, arguments and state must be equal to the bit at every call. */
+ * called alike. Results, arguments and state must be equal to the bit at every call. Everything is made on the default device, so that the same programs run on
+ * another than the CPU (tests/cuda/plain). */
 #ifndef COMPLAINTS_H
 #define COMPLAINTS_H
 #include "tests/support/tensors.h"
@@ -26,7 +27,7 @@ static inline kn_tensor *ramp(int64_t rows, int64_t cols, int start)
     for (int64_t i = 0; i < rows * cols; i++)
         v[i] = (float)((i * 5 + start * 3) % 13) * 0.25f - 1.0f;
     kn_unmap(t);
-    return t;
+    return kn_to(t, kn_default_device());
 }
 
 static inline Model *model_new(forward_fn *run)
@@ -35,6 +36,7 @@ static inline Model *model_new(forward_fn *run)
     kn_manual_seed(9);
     Model *m = kn_new(Model, &model_class, .inner = kn_nn_linear(4, 4), .w = ramp(4, 4, 1), .buf = ramp(4, 4, 2), .run = run);
     cr_assert(m, "%s", kn_last_error());
+    cr_assert_eq(kn_module_to(KN_BASE(m), kn_default_device()), KN_OK, "%s", kn_last_error());
     return m;
 }
 

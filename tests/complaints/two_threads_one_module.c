@@ -8,6 +8,7 @@ enum { THREADS = 4, CALLS = 60 };
 static atomic_int wrong;
 static Model *shared;
 static kn_module *fast;
+static kn_device device;
 
 static kn_value branches(Model *m, kn_tensor *x)
 {
@@ -18,6 +19,7 @@ static kn_value branches(Model *m, kn_tensor *x)
 static void *calls(void *arg)
 {
     int id = (int)(intptr_t)arg;
+    kn_set_default_device(device);
     for (int i = 0; i < CALLS; i++) {
         KN_SCOPE;
         kn_tensor *x = kn_mul(ramp(1 + (id + i) % 5, 4, i), i % 2 ? 1.0 : 0.5);
@@ -30,6 +32,7 @@ static void *calls(void *arg)
 Test(complaints, two_threads_one_module)
 {
     pthread_t t[THREADS];
+    device = kn_default_device();
     shared = model_new(branches);
     fast = kn_compile(KN_BASE(shared));
     for (int i = 0; i < THREADS; i++)

@@ -45,7 +45,7 @@ static bool add_call(cuda_sources *s, uint32_t node, int arch, bool aligned)
         bufs[n->n_in + k].layout = layouts[n->n_in + k] = kb_layout_of_type(&in.out[k]);
     kb_call c = {.op = (kb_opcode)n->op, .math = in.math, .n_in = n->n_in, .n_out = in.n_out, .in = bufs, .out = bufs + n->n_in, .words = ir_words(g, n)};
     if (ok && s->facts.node[node].kind == CG_PRODUCT) {
-        ok = kb_gemm_of_call(&gemm, &c) && add(s, cg_device_backend_get()->product(&gemm, KN_F32, NULL, arch, 132, &l), &l, NULL);
+        ok = kb_gemm_of_call(&gemm, &c) && add(s, cg_device_backend_get()->product(&(cg_product_form){&gemm, c.out[0].layout->dtype, NULL, arch, 132, aligned, 0, 0}, &l), &l, NULL);
     } else if (ok) {
         char *text = cg_device_backend_get()->op(&c, arch, 132, aligned, &l);
         ok = !text || add(s, text, &l, NULL);
@@ -58,7 +58,9 @@ static bool add_call(cuda_sources *s, uint32_t node, int arch, bool aligned)
 bool cuda_sources_of(cuda_sources *s, const ir_graph *g, int arch, bool aligned)
 {
     memset(s, 0, sizeof *s);
-    if (!cg_device_backend_get() || cg_facts_init(&s->facts, g, 1, false) != KN_OK || cg_fuse(&s->facts, &s->groups) != KN_OK
+    s->own = cg_device_backend_get() ? cg_decompose(g) : NULL;
+    g = s->own ? s->own : g;
+    if (!cg_device_backend_get() || cg_facts_init(&s->facts, g, 1, false, false) != KN_OK || cg_fuse(&s->facts, &s->groups) != KN_OK
         || cg_order(&s->facts, &s->groups) != KN_OK || !(s->lowered = kb_calloc((size_t)s->groups.n + 1, sizeof *s->lowered))
         || cg_lower(&s->facts, &s->groups, s->lowered) != KN_OK)
         return false;
@@ -82,6 +84,7 @@ void cuda_sources_free(cuda_sources *s)
     kb_free(s->lowered);
     cg_groups_fini(&s->groups);
     cg_facts_fini(&s->facts);
+    ir_free(s->own);
     memset(s, 0, sizeof *s);
 }
 

@@ -8,6 +8,7 @@ typedef struct cuda_sources {
     cg_facts facts;
     cg_groups groups;
     cg_lowered *lowered;
+    ir_graph *own;              /* the graph in smaller operators; NULL: it is as it was given */
     cuda_source *v;     int64_t n, cap;
 } cuda_sources;
 

@@ -39,7 +39,7 @@ static inline int64_t *ints(kn_tensor *t)
 static inline bool same(kn_tensor *a, kn_tensor *b)
 {
     cr_assert(!kn_failed(a) && !kn_failed(b), "%s%s", kn_tensor_error(a), kn_tensor_error(b));
-    kn_tensor *x = kn_contiguous(a), *y = kn_contiguous(b);
+    kn_tensor *x = kn_to(kn_contiguous(a), KN_CPU), *y = kn_to(kn_contiguous(b), KN_CPU);
     size_t n = (size_t)kn_numel(x);
     if (kn_tensor_dtype(a) != kn_tensor_dtype(b) || kn_rank(a) != kn_rank(b) || kn_numel(y) != (int64_t)n)
         return false;

@@ -5,84 +5,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#include "runtime/kernels/isa/vector.inc"
 
-/* ---- the vector ------------------------------------------------------------------------------------------------------------------ */
-#if defined(__AVX512F__)
-#include <immintrin.h>
-enum { W = 16, MOST = 8 };
-typedef __m512 vec;
-typedef __mmask16 lanes;
-INLINE vec zero(void) { return _mm512_setzero_ps(); }
-INLINE vec load(const float *p) { return _mm512_loadu_ps(p); }
-INLINE void store(float *p, vec v) { _mm512_storeu_ps(p, v); }
-INLINE vec spread(const float *p) { return _mm512_set1_ps(*p); }
-INLINE vec mul_add(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-INLINE lanes lanes_in(int64_t first, int64_t last)
-{
-    uint32_t hi = last >= W ? 0xffffu : last <= 0 ? 0 : (1u << last) - 1, lo = first <= 0 ? 0 : first >= W ? 0xffffu : (1u << first) - 1;
-    return (lanes)(hi & ~lo);
-}
-INLINE vec load_some(const float *p, lanes l) { return _mm512_maskz_loadu_ps(l, p); }
-INLINE vec load_more(vec v, const float *p, lanes l) { return _mm512_mask_loadu_ps(v, l, p); }
-INLINE void store_some(float *p, vec v, lanes l) { _mm512_mask_storeu_ps(p, l, v); }
-#elif defined(__AVX2__) && defined(__FMA__)
-#include <immintrin.h>
-enum { W = 8, MOST = 8 };
-typedef __m256 vec;
-typedef __m256i lanes;
-INLINE vec zero(void) { return _mm256_setzero_ps(); }
-INLINE vec load(const float *p) { return _mm256_loadu_ps(p); }
-INLINE void store(float *p, vec v) { _mm256_storeu_ps(p, v); }
-INLINE vec spread(const float *p) { return _mm256_broadcast_ss(p); }
-INLINE vec mul_add(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
-INLINE lanes lanes_in(int64_t first, int64_t last)
-{
-    int lo = first <= 0 ? 0 : first >= W ? W : (int)first, hi = last >= W ? W : last <= 0 ? 0 : (int)last;
-    const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(lo), index), _mm256_cmpgt_epi32(_mm256_set1_epi32(hi), index));
-}
-INLINE vec load_some(const float *p, lanes l) { return _mm256_maskload_ps(p, l); }
-INLINE vec load_more(vec v, const float *p, lanes l) { return _mm256_or_ps(v, _mm256_maskload_ps(p, l)); }  /* v is 0 there */
-INLINE void store_some(float *p, vec v, lanes l) { _mm256_maskstore_ps(p, l, v); }
-#else
-enum { W = 4, MOST = 2 };
-typedef float vec __attribute__((vector_size(16)));
-typedef struct lanes { int first, last; } lanes;
-INLINE vec zero(void) { return (vec){0}; }
-INLINE vec load(const float *p)
-{
-    vec v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-INLINE void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
-INLINE vec spread(const float *p) { return (vec){*p, *p, *p, *p}; }
-INLINE vec mul_add(vec a, vec b, vec c)
-{
-    for (int i = 0; i < W; i++)
-        a[i] = __builtin_fmaf(a[i], b[i], c[i]);
-    return a;
-}
-INLINE lanes lanes_in(int64_t first, int64_t last)
-{
-    return (lanes){first <= 0 ? 0 : first >= W ? W : (int)first, last >= W ? W : last <= 0 ? 0 : (int)last};
-}
-INLINE vec load_more(vec v, const float *p, lanes l)
-{
-    for (int i = l.first; i < l.last; i++)
-        v[i] = p[i];
-    return v;
-}
-INLINE vec load_some(const float *p, lanes l) { return load_more(zero(), p, l); }
-INLINE void store_some(float *p, vec v, lanes l)
-{
-    for (int i = l.first; i < l.last; i++)
-        p[i] = v[i];
-}
-#endif
-enum { VECS = 16 / W };
+enum { VECS = 16 / W, MOST = W == 4 ? 2 : 8 /* chains at once */ };
 
 /* ---- steps of two ------------------------------------------------------------------------------------------------------------------ */
 /* W elements that are `step` (1 or 2) apart, of which some lanes are wanted: masks hoisted out of the loop over rows. */
@@ -100,13 +25,7 @@ INLINE vec load_step(const float *p, int step, some s)
     if (step == 1)
         return load_some(p, s.low);
     vec lo = load_some(p, s.low), hi = load_some(p + W, s.high);
-#if defined(__AVX512F__)
-    return _mm512_permutex2var_ps(lo, _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30), hi);
-#elif defined(__AVX2__) && defined(__FMA__)
-    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(lo, hi, 0x88)), 0xd8));
-#else
-    return (vec){lo[0], lo[2], hi[0], hi[2]};
-#endif
+    return even(lo, hi);
 }
 
 /* ---- panels ------------------------------------------------------------------------------------------------------------------------ */

@@ -230,7 +230,8 @@ INLINE void tile(const kb_tile *t, int rows, int panels, int packed, int exact)
     vec acc[ROWS][VECS];
     const int nv = panels * VPP;
     const float *b = t->b, *row[ROWS];
-    int64_t at = 0, a_k = packed ? rows : t->a_k, ahead = t->ahead;
+    int64_t at = 0, a_k = packed ? rows : t->a_k, step = t->fetch ? t->fetch_bytes : t->b_k * (int64_t)sizeof *b;
+    const char *fetch = (const char *)(t->fetch ? t->fetch : b + t->ahead);
     lanes l[VPP];
     UNROLL for (int i = 0; i < rows; i++) {
         row[i] = packed ? t->a + i : t->a + i * t->a_row;
@@ -243,10 +244,10 @@ INLINE void tile(const kb_tile *t, int rows, int panels, int packed, int exact)
     if (exact)
         UNROLL for (int v = 0; v < VPP; v++)
             l[v] = first_lanes(t->cols - v * W);
-    for (int64_t k = t->k; k > 0; k--, at += a_k, b += t->b_k) {
+    for (int64_t k = t->k; k > 0; k--, at += a_k, b += t->b_k, fetch += step) {
         vec bv[VECS];
         UNROLL for (int q = 0; q < panels && panels < 4; q++)
-            __builtin_prefetch(b + ahead + q * t->b_panel); /* in place, rows lie pages apart: hardware doesn't follow */
+            __builtin_prefetch(fetch + q * t->b_panel * (int64_t)sizeof *b); /* in place, rows lie pages apart: hardware doesn't follow */
         if (packed)
             __builtin_prefetch(t->a + at + 16 * rows); /* from L2, mostly */
         UNROLL for (int v = 0; v < nv; v++)

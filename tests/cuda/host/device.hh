@@ -79,6 +79,7 @@ static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
 static inline float __frcp_rn(float a) { return 1 / a; }
+static inline float __frsqrt_rn(float a) { return (float)(1 / __builtin_sqrt((double)a)); }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline double __dadd_rn(double a, double b) { return a + b; }
 static inline double __dsub_rn(double a, double b) { return a - b; }
