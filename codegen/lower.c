@@ -8,6 +8,7 @@
  * come after its loads.
  */
 #include "base/cpu.h"
+#include "base/device.h"
 #include "base/error.h"
 #include "codegen/cells.h"
 #include <stddef.h>
@@ -164,7 +165,8 @@ static int lender(const lowering *l, int i)
 {
     const cg_cells *c = &l->c;
     const cg_cell *v = &c->v[i];
-    if (c->f->device != KB_CPU || c->group->product >= 0 || v->type == LP_PRED || l->k->inner.size * (int64_t)kb_dtype_bytes((kn_dtype)v->type) <= CG_STACK_SCRATCH)
+    if (c->f->device != KB_CPU || l->k->columns || c->group->product >= 0 || v->type == LP_PRED ||
+        l->k->inner.size * (int64_t)kb_dtype_bytes((kn_dtype)v->type) <= CG_STACK_SCRATCH)
         return -1;
     int until = 31 - __builtin_clz(v->needed);
     for (int s = 0; s < c->n_stores; s++) {
@@ -421,11 +423,7 @@ static void finish(lowering *l, cg_lowered *out)
         f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && is_large(l, b, total * bytes);
     }
     lp_set_ahead(k);
-<<<<<<< HEAD
-    k->inner.sym = !lp_wants_inner(k) || l->lends;       /* rows that are long anyway share code from the start */
-=======
-    k->inner.sym = k->columns || !lp_wants_inner(k);
->>>>>>> fusion
+    k->inner.sym = k->columns || !lp_wants_inner(k) || l->lends;       /* rows that are long anyway share code from the start */
     k->n_scalars = l->c.n_scalars;
     for (int s = 0; s < l->c.n_scalars; s++) {
         out->scalar[s] = l->c.scalar[s];
