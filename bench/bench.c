@@ -229,7 +229,7 @@ static void run_case(const bench_case *c)
     kn_manual_seed(1);
     w.eager = c->make(c);
     kn_module *plain = w.eager;
-    w.fast = kn_compile(plain, .math = options.fast ? KN_FAST : KN_SAME_BITS);
+    w.fast = kn_compile(plain, .pure = c->pure != 0, .math = options.fast ? KN_FAST : KN_SAME_BITS);
     if (options.fast)
         w.eager = kn_compile(plain);
     w.n = w.fast && w.eager ? (c->inputs ? c->inputs : default_inputs)(c, w.in) : 0;
@@ -244,6 +244,8 @@ static void run_case(const bench_case *c)
         fail(c->name, "eager and compiled differ, or failed");
     } else if (kn_compile_stats(w.fast).fallbacks) {
         fail(c->name, "the compiled module ran eagerly");
+    } else if (c->pure && !atomic_load(&tr_module_of(w.fast)->pure_calls)) {
+        fail(c->name, "forward was not left out");
     } else {
         w.packed = kb_packs_bytes() - packed;
         take_samples(c, &w, &s);
@@ -283,14 +285,16 @@ static double time_program(const chain_run *r)
     return (bm_now() - start) / CHAIN_CALLS;
 }
 
-static bool open_chain(chain_run *r, bc_chain kind, int n)
+static bool open_chain(chain_run *r, bc_chain kind, int n, bool pure)
 {
     r->w = (work){.eager = bench_chain(kind, n), .n = 1};
-    r->w.fast = kn_compile(r->w.eager);
+    r->w.fast = kn_compile(r->w.eager, .pure = pure);
     r->w.in[0] = r->x = kn_zeros(KN_F32, KN_SHAPE(1));
     r->call = r->program = INFINITY;
     kn_eval(r->w.eager);
-    call_all(r->w.fast, &r->w, 3);
+    call_all(r->w.fast, &r->w, pure ? 20 : 3);
+    if (pure && !atomic_load(&tr_module_of(r->w.fast)->pure_calls))
+        return false;
     return same_results(&r->w) && !kn_compile_stats(r->w.fast).fallbacks && time_program(r) >= 0;
 }
 
@@ -304,15 +308,17 @@ static void time_chain(chain_run *r)
 /* What a hundred more of them add to a call, less what they add inside the program. */
 static void run_replay(void)
 {
-    static const struct { bc_chain kind; const char *name, *what; } rows[] = {
-        {BC_OPS, "replay-op", "an operator"}, {BC_CALLS, "replay-call", "a module call"}, {BC_EXTERNS, "replay-extern", "an operator with an extern of its own"},
-        {BC_MODEL, "replay-model", "an operator, of two or three in a module"}};
+    static const struct { bc_chain kind; const char *name, *what; bool pure; } rows[] = {
+        {BC_OPS, "replay-op", "an operator", false}, {BC_CALLS, "replay-call", "a module call", false},
+        {BC_EXTERNS, "replay-extern", "an operator with an extern of its own", false},
+        {BC_MODEL, "replay-model", "an operator, of two or three in a module", false},
+        {BC_CALLS, "pure-field", "a declared field, with .pure", true}};
     static chain_run r[2];
     kn_set_threads(1);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         KN_SCOPE;
-        bool good = open_chain(&r[0], rows[i].kind, 100);
-        good = open_chain(&r[1], rows[i].kind, 200) && good;
+        bool good = open_chain(&r[0], rows[i].kind, 100, rows[i].pure);
+        good = open_chain(&r[1], rows[i].kind, 200, rows[i].pure) && good;
         for (int k = 0; k < CHAIN_RUNS && good; k++) {
             time_chain(&r[0]);
             time_chain(&r[1]);

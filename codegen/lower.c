@@ -8,6 +8,7 @@
  * come after its loads.
  */
 #include "base/cpu.h"
+#include "base/device.h"
 #include "base/error.h"
 #include "codegen/cells.h"
 #include <stddef.h>
@@ -164,7 +165,8 @@ static int lender(const lowering *l, int i)
 {
     const cg_cells *c = &l->c;
     const cg_cell *v = &c->v[i];
-    if (c->group->product >= 0 || v->type == LP_PRED || l->k->inner.size * (int64_t)kb_dtype_bytes((kn_dtype)v->type) <= CG_STACK_SCRATCH)
+    if (c->f->device != KB_CPU || l->k->columns || c->group->product >= 0 || v->type == LP_PRED ||
+        l->k->inner.size * (int64_t)kb_dtype_bytes((kn_dtype)v->type) <= CG_STACK_SCRATCH)
         return -1;
     int until = 31 - __builtin_clz(v->needed);
     for (int s = 0; s < c->n_stores; s++) {

@@ -14,8 +14,6 @@
 #include "base/error.h"
 #include "base/kernel.h"
 #include "base/packs.h"
-#include <stddef.h>
-#include <string.h>
 
 typedef struct rt_ctx rt_ctx;
 typedef struct rt_trace rt_trace;
@@ -123,8 +121,11 @@ void rt_drop_pending(kn_tensor *t);             /* its last count is gone; DEAD 
 
 /* ---- an op call ---------------------------------------------------------------------------------------------------------- */
 typedef struct rt_op {
-    kb_opcode op;
-    int n_in, n_words;
+    union {
+        struct { kb_opcode op; int n_in; };
+        uint64_t head;                          /* both: written at once (RT_OP), since replay reads them at once */
+    };
+    int n_words;
     const kn_value *in;                         /* tensors, scalars (int, double, bool) or none: count and order of the schema's operands */
     const int64_t *words;
     const char *site;                           /* "file.c:41" or NULL */
@@ -132,15 +133,12 @@ typedef struct rt_op {
 
 /* THE door. Fills out[0 .. n_out-1] with tensors owned by the innermost scope (never NULL; all the same error tensor on failure); for writes
  * out[0] is operand 0 itself. */
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define RT_OP(o, n) .head = (uint64_t)(uint32_t)(n) << 32 | (uint32_t)(o)
+#else
+#define RT_OP(o, n) .head = (uint64_t)(uint32_t)(o) << 32 | (uint32_t)(n)
+#endif
 void rt_dispatch(const rt_op *c, kn_tensor **out);
-/* Operator and number of operands as one word. */
-static inline uint64_t rt_op_head(const rt_op *c)
-{
-    uint64_t head;
-    _Static_assert(offsetof(rt_op, n_in) == 4 && sizeof c->op == 4 && offsetof(rt_op, op) == 0, "they are beside each other");
-    memcpy(&head, c, sizeof head);
-    return head;
-}
 static inline kn_tensor *rt_dispatch1(const rt_op *c)
 {
     kn_tensor *out[KB_MAX_OUT];

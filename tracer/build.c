@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_RETRY = 32 };                      /* runs after a compilation that ran out of memory */
+enum { FIRST_RETRY = 32 /* runs after a compilation that ran out of memory */, MAX_ALIASES = 8 /* variants of a graph that differ in them */ };
 
 /* ---- IR ------------------------------------------------------------------------------------------------------------------------------------ */
 typedef struct builder {
@@ -77,8 +77,9 @@ static bool find_aliases(builder *b, tr_event **path, int64_t n)
     v->input_alias = kb_calloc(k, 1);
     v->input_offset = kb_calloc(k, sizeof *v->input_offset);
     v->input_written = kb_calloc(k, sizeof *v->input_written);
+    v->input_dtype = kb_calloc(k, sizeof *v->input_dtype);
     uint64_t *keys = kb_calloc(k, sizeof *keys);
-    if (!v->input_alias || !v->input_offset || !v->input_written || !keys) {
+    if (!v->input_alias || !v->input_offset || !v->input_written || !v->input_dtype || !keys) {
         kb_free(keys);
         return false;
     }
@@ -86,6 +87,7 @@ static bool find_aliases(builder *b, tr_event **path, int64_t n)
     for (int i = 0; i < v->n_inputs; i++) {
         int64_t offset;
         keys[i] = storage_key(b, v->inputs[i], &offset);
+        v->input_dtype[i] = layout_at(b, v->inputs[i])->dtype;
         v->input_offset[i] = offset * (int64_t)kb_dtype_bytes(layout_at(b, v->inputs[i])->dtype);
         for (int j = 0; j < i; j++)
             if (keys[j] == keys[i]) {
@@ -237,6 +239,7 @@ void tr_variant_free(tr_variant *v)
         kb_free(v->input_alias);
         kb_free(v->input_offset);
         kb_free(v->input_written);
+        kb_free(v->input_dtype);
         kb_free(v->scalars);
         kb_free(v->outputs);
         kb_free(v->output_bytes);
@@ -378,7 +381,9 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
     v->older = old;
     if (old && v->compile_us) {                 /* code that was there for an equal graph costs nothing */
         m->recompiles++;
-        tr_miss *x = tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
+        tr_miss *x = v->wanted_version == old->wanted_version
+            ? tr_module_note(m, BREAK_ALIASED, g->end->site, "graph %d has code for both ways", g->number)
+            : tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
         if (x)
             x->us += v->compile_us;
         if (x && v->charged)
@@ -390,16 +395,21 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
 /* What a path needs compiled now: a list in the path's order. */
 typedef struct jobs { tr_job **v; int64_t n, cap; } jobs;
 
+/* How many ways in which operands share memory have code of their own. */
+static int ways_to_alias(const tr_variant *v)
+{
+    int n = 0;
+    for (const tr_variant *o = v; o; o = o->older)
+        n += o->wanted_version == v->wanted_version;
+    return n;
+}
+
 static bool is_due(tr_frame *f, tr_graph *g)
 {
     if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g))
         return false;
-    if (g->stops) {
-        give_up(f->module, g, KN_OK, BREAK_EAGER_STEP, "an operator that checks values stands after a write");
-        return false;
-    }
     tr_variant *v = atomic_load(&g->variant);
-    return !f->generic && !g->queued && (!v || v->wanted_version != atomic_load(&g->wanted_version));
+    return !f->generic && !g->queued && (!v || v->wanted_version != atomic_load(&g->wanted_version) || (g == f->aliased && ways_to_alias(v) < MAX_ALIASES));
 }
 
 static void finish(tr_job *j)

@@ -179,7 +179,7 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
 static inline bool known_operands_fit(const tr_frame *f, const tr_event *e, const rt_op *c)
 {
     const kn_value *v = c->in;
-    for (const tr_code *in = e->in, *end = in + e->n_in; in < end; in++, v++) {
+    for (const tr_code *in = e->in, *end = in + c->n_in; in < end; in++, v++) {
         tr_code code = *in;
         if (code == TR_NONE) {
             if (v->kind != KN_KIND_NONE)
@@ -216,14 +216,14 @@ static __attribute__((noinline)) bool new_operands_fit(tr_frame *f, const tr_eve
 static inline bool replay_plain(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire);
-    if (__builtin_expect(!e || e->head != rt_op_head(c) || e->n_words != c->n_words || !e->plain || e->room > f->room || f->mapped, 0))
+    if (__builtin_expect(!e || e->head != c->head || e->n_words != c->n_words || !e->plain || e->room > f->room || f->mapped, 0))
         return false;
     for (int i = 0; i < c->n_words; i++)
         if (e->words[i] != c->words[i])
             return false;
     if (e->known ? !known_operands_fit(f, e, c) : !new_operands_fit(f, e, c))
         return false;
-    kn_tensor *t = rt_handle_new_pending(ctx, &f->trace, f->serial, e->first_slot, e->out[0].layout);
+    kn_tensor *t = rt_handle_new_pending(ctx, &f->trace, f->serial, e->first_slot, e->layout);
     if (__builtin_expect(!t, 0))
         return false;
     tr_slot *s = &f->slots[e->first_slot];
@@ -233,6 +233,7 @@ static inline bool replay_plain(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_ten
     f->n_slots = e->first_slot + 1;
     f->n_scalars = e->first_scalar + e->n_scalar;
     out[0] = t;
+    __builtin_prefetch(atomic_load_explicit(&e->child, memory_order_relaxed));  /* while the forward goes on */
     return true;
 }
 
@@ -283,6 +284,17 @@ static bool pass_cut(tr_frame *f)
     return e && end_graph(f, EV_CUT, 0, NULL, 0, e->site, 0) == KN_OK && f->mode == TR_REPLAY;
 }
 
+/* An op that may fail on values, after a write in the same graph: a program couldn't check first. The graph ends before it, so that its writes have landed as in eager. */
+static bool checks_after_write(const tr_frame *f, const rt_op *c)
+{
+    if (!kb_op_checks(c->op, c->words))
+        return false;
+    for (const tr_event *e = f->at; e != f->graph_begin; e = e->parent)
+        if (e->writes)
+            return true;
+    return false;
+}
+
 /* Everything but an op that is as recorded. */
 static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
@@ -321,7 +333,7 @@ static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const
         if (f->mode == TR_REPLAY)
             tr_diverge(f);
     }
-    if (f->mode == TR_RECORD && f->at != f->graph_begin && tr_is_head(f, c))
+    if (f->mode == TR_RECORD && f->at != f->graph_begin && (tr_is_head(f, c) || checks_after_write(f, c)))
         end_graph(f, EV_CUT, 0, NULL, 0, c->site, 0);
     c = tr_numbers_again(f, c, &numbers, &room);
     if (f->mode == TR_RECORD)
@@ -632,6 +644,7 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
             return NULL;
         }
     f->mapped = f->recorded = f->rebuild = f->failed = false;
+    f->aliased = NULL;
     f->path_cache = f->diverged = NULL;
     f->program_ns = 0;
     f->mode = atomic_load_explicit(&e->root->child, memory_order_acquire) ? TR_REPLAY : TR_RECORD;

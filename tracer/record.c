@@ -81,7 +81,7 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
         return NULL;
     e->kind = EV_OP;
     e->op = (uint16_t)c->op;
-    e->head = rt_op_head(c);
+    e->head = c->head;
     e->math = (uint8_t)f->ctx->last_math;
     e->writes = writes;
     e->size_mask = kb_size_mask(c->op, c->n_words, c->words);
@@ -104,6 +104,7 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     }
     for (size_t i = 0; i < n_out; i++)
         e->out[i] = place_of(f, c, in, out[i], f->n_slots + (uint32_t)i);
+    e->layout = n_out ? e->out[0].layout : NULL;
     return e;
 }
 

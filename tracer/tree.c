@@ -177,15 +177,11 @@ static tr_graph *graph_new(tr_module *m, tr_event *begin, tr_event *end, int n_o
     tr_graph *g = kb_arena_alloc(&m->arena, sizeof *g);
     if (!g)
         return NULL;
-    bool checks = false;
     g->begin = begin;
     g->end = end;
     g->n_ops = n_ops;
-    for (tr_event *e = end->parent; e != begin; e = e->parent) {
+    for (tr_event *e = end->parent; e != begin; e = e->parent)
         g->writes |= e->writes;
-        checks |= e->checks;
-        g->stops |= e->writes && checks;
-    }
     g->first_slot = begin->first_slot;          /* of an ending event: slots in use when it came */
     g->end_slot = end->first_slot;
     g->signature = signature_of(begin, end);

@@ -322,5 +322,6 @@ const bench_case bench_cases[] = {
     {"pool", "mean over tokens of relu [64, 128, 384]", make_pool, NULL, 3, {64, 128, 384}, .yard = BC_BYTES, .work = 4.0 * 64 * 129 * 384},
     {"standardise", "(x - mean) / deviation of columns [2048, 1024]", make_standardise, NULL, 2, {2048, 1024}, .yard = BC_BYTES, .work = 8.0 * 2048 * 1024},
     {"mlp", "Linear 10-32, ReLU, Linear 32-2, batch 4, one thread", make_mlp, NULL, 2, {4, 10}, .threads = 1},
+    {"mlp-pure", "the same, compiled with .pure", make_mlp, NULL, 2, {4, 10}, .threads = 1, .pure = 1},
     {.name = NULL},
 };
