@@ -1,12 +1,12 @@
 /* op.c: operators with kernels of their own: embedding, index_select, gather, cat, stack, triangles, attention, arange; window.c,
  * fold.c, place.c, order.c and random.c have more.
  *
- * Parameters are the operands and results in order (of a number its 8 bytes in the pointer's place), a pointer to an int that is set where a value is out of
- * range, for operators that check, then cg_launch.param. Sizes and strides are parameters, dtypes and ranks are in the text. What isn't known here gives no text:
- * the operator runs on the host then.
+ * Parameters are the operands and results in order (of a number its 8 bytes in the pointer's place), a pointer to an int that is set
+ * where a value is out of range, for operators that check, then cg_launch.param. Sizes and strides are parameters, dtypes and ranks are
+ * in the text. What isn't known here gives no text: the operator runs on the host then.
  *
- * Attention is the CPU's arithmetic: scores by chains of fused multiply-adds, times scale, plus mask, softmax, a product again; a block of threads holds the scores
- * of a few query rows in shared memory. */
+ * Attention is the CPU's arithmetic: scores by chains of fused multiply-adds, times scale, plus mask, softmax, a product again; a block
+ * of threads holds the scores of a few query rows in shared memory. */
 #include "codegen/nvrtc/op.h"
 #include <stdio.h>
 #include <string.h>
