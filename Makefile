@@ -63,6 +63,11 @@ test-cuda-host: deps deps-test  ## the same code built by the host's C++ compile
 	+@$(SUB) lib backend sim-test build/tests/conformance
 	@tools/test-cuda-host.sh build
 
+.PHONY: no-toolkit-check
+no-toolkit-check: deps deps-test    ## CUDA's tests with toolkit and driver hidden: skipped by name, the rest passes
+	+@$(SUB) lib backend tests build/tests/conformance
+	@tools/no-toolkit-check.sh build
+
 .PHONY: gpu-check
 gpu-check:              ## on a machine with an NVIDIA GPU: build, conformance, complaints, measurements, in four minutes (GPU_CHECK_SIM=1: a small part on the simulated device)
 	@GPU_CHECK_SIM='$(GPU_CHECK_SIM)' tools/gpu-check.sh build

@@ -1,8 +1,9 @@
 /* control_run.c: running cond and while_loop: which region when (kb_control_run, whoever runs the regions), and the regions op by op.
  *
- * Where the tensors are on a device, values stay there: what crosses is the predicate, or a loop's condition at each trip, and the host waits for it.
- * A loop's values live in two sets of blocks, written in turn. A failing operator leaves nothing behind: regions write only what they made.
- */
+ * Where the tensors are on a device, values stay there: what crosses is the predicate, or a loop's condition at each trip, and the host
+ * waits for it. A loop's values live in two sets of blocks, written in turn. A failing operator leaves nothing behind: regions write
+ * only what they made.
+ * */
 #include "base/control.h"
 #include "base/device.h"
 #include "base/error.h"

@@ -2,12 +2,14 @@
  *
  *     gpu_bench [--tiny] [--json FILE] [--peer FILE] [--note KEY=TEXT …] [--seconds S a way and case] [--device N] [--list] [--probe]
  *
- * Each case runs on the CPU once, eagerly, for its result; then on the device three ways: eager (an operator, a launch), compiled, and compiled with
- * .reduce_overhead (a captured graph). A result further than 1e-3 (relative to 1 + |value|) from the CPU's fails. Times are medians of samples of calls that are
- * waited for together: the launches' own cost is in them as it is in a user's program. Copies: pinned or not is the library's choice, as it is the user's.
+ * Each case runs on the CPU once, eagerly, for its result; then on the device three ways: eager (an operator, a launch), compiled, and
+ * compiled with .reduce_overhead (a captured graph). A result further than 1e-3 (relative to 1 + |value|) from the CPU's fails. Times
+ * are medians of samples of calls that are waited for together: the launches' own cost is in them as it is in a user's program. Copies:
+ * pinned or not is the library's choice, as it is the user's.
  *
- * --tiny: sizes that a simulated device can run; times then say nothing. --peer: what bench/gpu/torch_gpu.py wrote, for the same cases (--list tells it which).
- * --note: goes into the JSON as it is. --probe: prints the device and ends with 0, or the reason why there is none and ends with 77. */
+ * --tiny: sizes that a simulated device can run; times then say nothing. --peer: what bench/gpu/torch_gpu.py wrote, for the same cases
+ * (--list tells it which). --note: goes into the JSON as it is. --probe: prints the device and ends with 0, or the reason why there is
+ * none and ends with 77. */
 #include "base/cuda.h"
 #include "bench/support/cases.h"
 #include "bench/support/measure.h"

@@ -1,13 +1,14 @@
-/* gpu_facts.c: what can be known without a GPU of the device code of the measured cases (bench/support/cases.c): every kernel compiles to a cubin, and what the
- * assembler says of it.
+/* gpu_facts.c: what can be known without a GPU of the device code of the measured cases (bench/support/cases.c): every kernel compiles
+ * to a cubin, and what the assembler says of it.
  *
  *     gpu_facts [--arch 90] [--spills N] [PATTERN]
  *
- * A case runs on the CPU at its real sizes, so that there are graphs; each graph, put onto a device, is compiled for the simulated one (SIMCUDA_CC is set to the
- * architecture), which runs nothing of it, and each text that this made is compiled for real. For cases of rows and chains the accesses of global memory are counted in
- * PTX: 16 bytes wide where pointers are aligned, and none so wide in the twin for pointers that aren't. Emitted widths, not measured bandwidth.
- * Without NVRTC, or without the simulated device, it says so and ends with 0. Exit status 1: something doesn't compile, one spills more than MOST_SPILLED bytes, or
- * more than N texts (8) spill at all: the largest product tile does, once a form. */
+ * A case runs on the CPU at its real sizes, so that there are graphs; each graph, put onto a device, is compiled for the simulated one
+ * (SIMCUDA_CC is set to the architecture), which runs nothing of it, and each text that this made is compiled for real. For cases of
+ * rows and chains the accesses of global memory are counted in PTX: 16 bytes wide where pointers are aligned, and none so wide in the
+ * twin for pointers that aren't. Emitted widths, not measured bandwidth. Without NVRTC, or without the simulated device, it says so and
+ * ends with 0. Exit status 1: something doesn't compile, one spills more than MOST_SPILLED bytes, or more than N texts (8) spill at all:
+ * the largest product tile does, once a form. */
 #include "base/device.h"
 #include "base/env.h"
 #include "bench/support/cases.h"

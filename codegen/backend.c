@@ -1,6 +1,6 @@
-/* backend.c: the CPU's code generator, opened at the first compilation (plugin.c), and which build of it is there. KN_BACKEND=interp needs none: kernels are
- * interpreted (slow; for tests of everything above the code generator).
- */
+/* backend.c: the CPU's code generator, opened at the first compilation (plugin.c), and which build of it is there. KN_BACKEND=interp
+ * needs none: kernels are interpreted (slow; for tests of everything above the code generator).
+ * */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,11 +1,14 @@
-/* decompose.c: operators of a device's graph that have no device code of their own, as smaller ones that have: softmax and reductions over any dimensions, norms, losses
- * (decompose_loss.c), normal random numbers, products with factors, windows over half types. The CPU's graphs stay as they are: their kernels are whole.
+/* decompose.c: operators of a device's graph that have no device code of their own, as smaller ones that have: softmax and reductions
+ * over any dimensions, norms, losses (decompose_loss.c), normal random numbers, products with factors, windows over half types. The
+ * CPU's graphs stay as they are: their kernels are whole.
  *
- * Each sequence is the one that the eager kernel runs on the CPU, operation for operation (runtime/kernels/norm.c, rows.c, loss.c): where no reduction is in it,
- * results have the same bits. Eager on a device is a graph of one operator and comes through here too, so that eager and compiled agree; which sequence is taken
- * depends on types and words alone, never on whether a number is known. Half types are computed in f32 and rounded once.
+ * Each sequence is the one that the eager kernel runs on the CPU, operation for operation (runtime/kernels/norm.c, rows.c, loss.c):
+ * where no reduction is in it, results have the same bits. Eager on a device is a graph of one operator and comes through here too, so
+ * that eager and compiled agree; which sequence is taken depends on types and words alone, never on whether a number is known. Half
+ * types are computed in f32 and rounded once.
  *
- * An operator that finds a value out of range does so in a step of its own, with that step's sentence; who ran a single operator asks the CPU's kernel for the right one. */
+ * An operator that finds a value out of range does so in a step of its own, with that step's sentence; who ran a single operator asks
+ * the CPU's kernel for the right one. */
 #include "codegen/decompose.h"
 #include "base/error.h"
 #include "codegen/device_internal.h"

@@ -1,7 +1,8 @@
 /* decompose_loss.c: losses as the operators that runtime/kernels/loss.c runs, in the same order.
  *
- * cross_entropy is log_softmax, then nll_loss without a reduction, which has a kernel of its own: it checks the classes. Class weights of the targets are the same
- * kernel on minus one everywhere. A smoothing out of range makes every class out of range, so that the step which checks finds it. */
+ * cross_entropy is log_softmax, then nll_loss without a reduction, which has a kernel of its own: it checks the classes. Class weights
+ * of the targets are the same kernel on minus one everywhere. A smoothing out of range makes every class out of range, so that the step
+ * which checks finds it. */
 #include "codegen/decompose.h"
 #include <string.h>
 
@@ -116,7 +117,10 @@ static ir_ref smoothed(dc *d, const classes *k, ir_ref lp, ir_ref loss, ir_ref s
 }
 
 static ir_ref is_share(dc *d, ir_ref s) { return dc_op2(d, OP_logical_and, dc_op2(d, OP_ge, s, dc_number(d, 0)), dc_op2(d, OP_le, s, dc_number(d, 1))); }
-static ir_ref none_where_out_of_range(dc *d, const classes *k, ir_ref s) { return dc_where(d, is_share(d, s), k->target, ir_const_i64(d->to, k->ignore == -1 ? -2 : -1)); }
+static ir_ref none_where_out_of_range(dc *d, const classes *k, ir_ref s)
+{
+    return dc_where(d, is_share(d, s), k->target, ir_const_i64(d->to, k->ignore == -1 ? -2 : -1));
+}
 
 /* Of one class, which there is where the smoothing lies in its range: this step is the check. */
 static void check_smoothing(dc *d, ir_ref s)

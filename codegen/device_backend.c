@@ -1,5 +1,5 @@
-/* device_backend.c: the device's code generator, opened at the first compilation for a device (plugin.c). Where it, or what it needs of a toolkit, is missing, operators
- * of device tensors run on the host. */
+/* device_backend.c: the device's code generator, opened at the first compilation for a device (plugin.c). Where it, or what it needs of
+ * a toolkit, is missing, operators of device tensors run on the host. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,5 +1,5 @@
-/* plugin.h: finding and opening a code generator, a shared object of its own: in KN_BACKEND_DIR, the folder of this library, where the library was installed. What it
- * needs of us is handed over in a table. */
+/* plugin.h: finding and opening a code generator, a shared object of its own: in KN_BACKEND_DIR, the folder of this library, where the
+ * library was installed. What it needs of us is handed over in a table. */
 #ifndef CG_PLUGIN_H
 #define CG_PLUGIN_H
 #include "codegen/cg.h"

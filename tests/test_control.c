@@ -1,5 +1,5 @@
-/* test_control.c: kn_cond and kn_while_loop: eager and compiled alike, in one graph, with what they refuse. Expected values are closed forms. Tensors are made on the
- * default device: tests/cuda/plain runs these tests on another than the CPU, too. */
+/* test_control.c: kn_cond and kn_while_loop: eager and compiled alike, in one graph, with what they refuse. Expected values are closed
+ * forms. Tensors are made on the default device: tests/cuda/plain runs these tests on another than the CPU, too. */
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
 #include <math.h>

@@ -1,8 +1,9 @@
 /* order.c: along one dimension, in order: cumsum, cumprod, logcumsumexp, cummax, cummin, sort, argsort, topk.
  *
- * Running sums are a thread a line, element after element: the CPU's order and bits. Elements are compared by 64-bit keys as on the CPU (runtime/kernels/sort.c): NaN above
- * everything, both zeros equal, a descending order that of the inverted keys. SORT is a block a line: a bitonic network over (key, index), which makes it stable, in
- * shared memory up to SHARED elements, else on the line of indices in memory. TOPK is a block a line: k times the least of those above the last one. */
+ * Running sums are a thread a line, element after element: the CPU's order and bits. Elements are compared by 64-bit keys as on the CPU
+ * (runtime/kernels/sort.c): NaN above everything, both zeros equal, a descending order that of the inverted keys. SORT is a block a
+ * line: a bitonic network over (key, index), which makes it stable, in shared memory up to SHARED elements, else on the line of indices
+ * in memory. TOPK is a block a line: k times the least of those above the last one. */
 #include "codegen/nvrtc/op.h"
 #include <stdio.h>
 
@@ -129,20 +130,23 @@ bool op_sort(op_text *o)
     int64_t n = x->rank ? x->sizes[dim] : 1;
     bool shared = n <= SHARED;
     char key[128], other[128], swap[512], y[16];
+    if (n > 1 << 29)            /* twice the network's width is an int */
+        return false;
     snprintf(y, sizeof y, "y%d", indices);
     o->before = keys_text;
     op_pointers(o, false);
     open_block_lines(o, lines_of(x, dim), dim);
     if (shared) {
         key_text(x, o->c->words[1] != 0, key, sizeof key, "x[i * xs]");
-        nv_put(&o->text, "        __shared__ long long keys[%d];\n        __shared__ int places[%d];\n        for (int i = threadIdx.x; i < n; i += %d) { keys[i] = %s; places[i] = i; }\n"
-                         "        __syncthreads();\n", SHARED, SHARED, OP_BLOCK, key);
+        nv_put(&o->text, "        __shared__ long long keys[%d];\n        __shared__ int places[%d];\n"
+                         "        for (int i = threadIdx.x; i < n; i += %d) { keys[i] = %s; places[i] = i; }\n        __syncthreads();\n", SHARED, SHARED, OP_BLOCK, key);
         snprintf(swap, sizeof swap, "const long long a = keys[i], b = keys[j]; const int u = places[i], v = places[j];\n"
                                     "                    if (kn_before(b, v, a, u)) { keys[i] = b; keys[j] = a; places[i] = v; places[j] = u; }");
     } else {
         key_text(x, o->c->words[1] != 0, key, sizeof key, "x[u * xs]");
         key_text(x, o->c->words[1] != 0, other, sizeof other, "x[v * xs]");
-        nv_put(&o->text, "        long long *places = %s + to;\n        for (%s i = threadIdx.x; i < n; i += %d) places[i * ys] = i;\n        __syncthreads();\n", y, o->index, OP_BLOCK);
+        nv_put(&o->text, "        long long *places = %s + to;\n        for (%s i = threadIdx.x; i < n; i += %d) places[i * ys] = i;\n"
+                         "        __syncthreads();\n", y, o->index, OP_BLOCK);
         snprintf(swap, sizeof swap, "const long long u = places[i * ys], v = places[j * ys];\n"
                                     "                    if (kn_before(%s, v, %s, u)) { places[i * ys] = v; places[j * ys] = u; }", other, key);
     }

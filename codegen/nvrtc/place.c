@@ -1,8 +1,9 @@
-/* place.c: elements taken from, or put to, other places: flip, roll, repeat, pad, scatter, scatter_add, one_hot, and the class's value of nll_loss.
+/* place.c: elements taken from, or put to, other places: flip, roll, repeat, pad, scatter, scatter_add, one_hot, and the class's value
+ * of nll_loss.
  *
- * A thread an element of the result. SCATTER is deterministic and in the CPU's order: each element of the result looks through the line of indices that may name it,
- * the last one standing and sums in order. Where that line is long, a thread writes a whole line of the result instead, index after index. Which one is a matter of
- * sizes alone and changes no bit. */
+ * A thread an element of the result. SCATTER is deterministic and in the CPU's order: each element of the result looks through the line
+ * of indices that may name it, the last one standing and sums in order. Where that line is long, a thread writes a whole line of the
+ * result instead, index after index. Which one is a matter of sizes alone and changes no bit. */
 #include "codegen/nvrtc/op.h"
 #include <stdio.h>
 
@@ -199,7 +200,10 @@ static void write_line(op_text *o, const kb_layout *y, const kb_layout *index, i
     if (number) {
         nv_put(&o->text, "fill");
     } else {
-        nv_put(&o->text, "%s%s%s(%s)a2[k * ss%d", add ? "kn_plus((" : "(", add ? sum_type(y->dtype) : "", add ? ")*to, " : "", add ? sum_type(y->dtype) : nv_memory_type(y->dtype), dim);
+        const char *type = add ? sum_type(y->dtype) : nv_memory_type(y->dtype);
+        if (add)
+            nv_put(&o->text, "kn_plus((%s)*to, ", type);
+        nv_put(&o->text, "%s(%s)a2[k * ss%d", add ? "" : "(", type, dim);
         op_offset(o, "ss", index->rank, dim);
         nv_put(&o->text, "])");
     }

@@ -1,6 +1,6 @@
-/* complaints.h: what the programs of this folder share: a module whose forward is any C function, made twice with equal state, one eager and one compiled, and
- * called alike. Results, arguments and state must be equal to the bit at every call. Everything is made on the default device, so that the same programs run on
- * another than the CPU (tests/cuda/plain). */
+/* complaints.h: what the programs of this folder share: a module whose forward is any C function, made twice with equal state, one eager
+ * and one compiled, and called alike. Results, arguments and state must be equal to the bit at every call. Everything is made on the
+ * default device, so that the same programs run on another than the CPU (tests/cuda/plain). */
 #ifndef COMPLAINTS_H
 #define COMPLAINTS_H
 #include "tests/support/tensors.h"

@@ -2,8 +2,8 @@
  *
  *     complaints [--device cuda:0] [--list] [NAME …]
  *
- * Nothing of the driver is opened before the fork. Tests make their tensors on the default device. Those about the host alone are named with the reason and
- * not run on a device. The last line counts; exit status 1 where one failed, or none ran. */
+ * Nothing of the driver is opened before the fork. Tests make their tensors on the default device. Those about the host alone are named
+ * with the reason and not run on a device. The last line counts; exit status 1 where one failed, or none ran. */
 #include "tests/cuda/plain/criterion/criterion.h"
 #include <kiln/kiln.h>
 #include <signal.h>

@@ -1,5 +1,6 @@
-/* criterion.h: as much of Criterion's interface as tests/complaints/ uses, in plain C (runner.c), so that those tests run where Criterion isn't installed: on the
- * machine with the GPU. A test is a function that a constructor registers; a failed assertion prints one sentence and ends the process that runs the test. */
+/* criterion.h: as much of Criterion's interface as tests/complaints/ uses, in plain C (runner.c), so that those tests run where
+ * Criterion isn't installed: on the machine with the GPU. A test is a function that a constructor registers; a failed assertion prints
+ * one sentence and ends the process that runs the test. */
 #ifndef PLAIN_CRITERION_H
 #define PLAIN_CRITERION_H
 #include <stdbool.h>
