@@ -1,8 +1,10 @@
 /* control_run.c: running cond and while_loop: which region when (kb_control_run, whoever runs the regions), and the regions op by op.
  *
+ * Where the tensors are on a device, values stay there: what crosses is the predicate, or a loop's condition at each trip, and the host waits for it.
  * A loop's values live in two sets of blocks, written in turn. A failing operator leaves nothing behind: regions write only what they made.
  */
 #include "base/control.h"
+#include "base/device.h"
 #include "base/error.h"
 #include <string.h>
 
@@ -13,17 +15,33 @@ static kn_status copy_to(const kb_buf *x, void *out)
 {
     if (!x->layout->contiguous)
         return kb_run_copy(x, out);
+    if (x->layout->device)
+        return bytes_of(x->layout) ? kb_device_copy(x->layout->device, out, x->data, (size_t)bytes_of(x->layout)) : KN_OK;
     if (bytes_of(x->layout))
         memcpy(out, x->data, (size_t)bytes_of(x->layout));
     return KN_OK;
 }
+
+/* The bool at p, on that device */
+static kn_status truth_of(int device, const void *p, uint8_t *truth)
+{
+    if (device)
+        return kb_device_download(device, truth, p, 1);
+    *truth = *(const uint8_t *)p;
+    return KN_OK;
+}
+
+static void *block_of(const kb_layout *l) { return kb_device_alloc(l->device, (size_t)bytes_of(l)); }
+static void drop_block(const kb_layout *l, void *p) { kb_device_free(l->device, p, (size_t)bytes_of(l)); }
 
 static kn_status run_cond(const kb_call *call, kb_region_runner run, void *user)
 {
     void *out[KB_MAX_OUT];
     for (int i = 0; i < call->n_out; i++)
         out[i] = call->out[i].data;
-    return run(user, *(const uint8_t *)call->in[0].data ? 0 : 1, call->in + 1, out);
+    uint8_t truth;
+    kn_status s = truth_of(call->in[0].weak ? KB_CPU : call->in[0].layout->device, call->in[0].data, &truth);
+    return s == KN_OK ? run(user, truth ? 0 : 1, call->in + 1, out) : s;
 }
 
 typedef struct loop {
@@ -33,15 +51,18 @@ typedef struct loop {
     void *user;
     kb_buf in[KB_MAX_IN];
     void *block[2][KB_MAX_OUT];
+    int device;
+    void *more;                                 /* what the condition gave, there */
 } loop;
 
 static kn_status trips(loop *l)
 {
     int n = l->c->n_given, set = 0;
-    uint8_t more;
-    void *more_out[1] = {&more};
+    uint8_t more = 0;
     for (;;) {
-        kn_status s = l->run(l->user, 0, l->in, more_out);
+        kn_status s = l->run(l->user, 0, l->in, &l->more);
+        if (s == KN_OK)
+            s = truth_of(l->device, l->more, &more);
         if (s != KN_OK || !more)
             return s;
         s = l->run(l->user, 1, l->in, l->block[set]);
@@ -55,12 +76,13 @@ static kn_status trips(loop *l)
 
 static kn_status run_loop(const kb_control *c, const kb_call *call, kb_region_runner run, void *user)
 {
-    loop l = {.c = c, .call = call, .run = run, .user = user};
+    uint8_t here;
+    loop l = {.c = c, .call = call, .run = run, .user = user, .device = c->tensors[0]->device, .more = &here};
     int n = c->n_given;
-    kn_status s = KN_OK;
+    kn_status s = !l.device || (l.more = kb_device_alloc(l.device, 1)) ? KN_OK : kb_error_status();
     memcpy(l.in, call->in, (size_t)call->n_in * sizeof *l.in);
     for (int i = 0; i < 2 * n && s == KN_OK; i++)
-        if (!(l.block[i / n][i % n] = kb_data_alloc((size_t)bytes_of(c->tensors[i % n]))))
+        if (!(l.block[i / n][i % n] = block_of(c->tensors[i % n])))
             s = kb_error_status();
     for (int i = 0; i < n && s == KN_OK; i++) {
         if (!call->in[i].layout->contiguous) {  /* into the set that is written second */
@@ -75,7 +97,9 @@ static kn_status run_loop(const kb_control *c, const kb_call *call, kb_region_ru
         s = copy_to(&l.in[i], call->out[i].data);
     for (int i = 0; i < 2 * n; i++)
         if (l.block[i / n][i % n])
-            kb_data_free(l.block[i / n][i % n], (size_t)bytes_of(c->tensors[i % n]));
+            drop_block(c->tensors[i % n], l.block[i / n][i % n]);
+    if (l.device)
+        kb_device_free(l.device, l.more, 1);
     return s;
 }
 
@@ -118,7 +142,7 @@ static kb_buf buf_of(const room *m, kb_code code)
 static void drop(room *m, uint32_t value)
 {
     if (m->data[value])
-        kb_data_free(m->data[value], (size_t)bytes_of(m->r->values[value].layout));
+        drop_block(m->r->values[value].layout, m->data[value]);
     m->data[value] = NULL;
 }
 
@@ -135,7 +159,7 @@ static kn_status run_op(room *m, const kb_region_op *o)
         return KN_OK;                           /* a view: its root has the values */
     for (int k = 0; k < o->n_out; k++) {
         const kb_layout *l = r->values[o->first + (uint32_t)k].layout;
-        void *p = kb_data_alloc((size_t)bytes_of(l));
+        void *p = block_of(l);
         if (!p)
             return kb_error_status();
         m->data[o->first + (uint32_t)k] = p;

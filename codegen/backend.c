@@ -1,17 +1,13 @@
-/* backend.c: finding and opening the code generator, a shared object of its own, at the first compilation.
- *
- * Sought: KN_BACKEND_DIR, the folder of this library, where the library was installed. What it needs of us is handed over in a table. KN_BACKEND=interp
- * needs none: kernels are interpreted (slow; for tests of everything above the code generator).
+/* backend.c: the CPU's code generator, opened at the first compilation (plugin.c), and which build of it is there. KN_BACKEND=interp needs none: kernels are
+ * interpreted (slow; for tests of everything above the code generator).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "base/cpu.h"
 #include "base/env.h"
 #include "base/error.h"
-#include "build/gen/config.h"
 #include "codegen/internal.h"
-#include "codegen/object.h"
+#include "codegen/plugin.h"
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -29,16 +25,6 @@ static bool tried;
 static char why[1200];          /* the first failure, said again at each later question */
 static char expected[80], opened[80];   /* builds: of the file that would be opened first, of what was opened; "" unknown */
 
-static const char *env_value(const char *name)
-{
-    const char *v = kb_env_by_name(name);
-    return v ? v : "";
-}
-
-static const char *isa_name(void) { return kb_isa_name(kb_cpu_isa()); }
-static void fail(const char *sentence) { kb_fail(KN_E_INTERNAL, "%s", sentence); }
-static const cg_host host = {CG_BACKEND_ABI, kb_alloc, kb_free, env_value, isa_name, fail, cg_helper_for};
-
 bool cg_checking(void)
 {
 #ifdef NDEBUG
@@ -51,20 +37,7 @@ bool cg_checking(void)
 bool cg_interpreting(void) { return strcmp(kb_env(KB_ENV_KN_BACKEND), "interp") == 0; }
 
 /* ---- where it is ------------------------------------------------------------------------------------------------------------------------------- */
-/* The places where it is sought, in order: the i-th as a path in `path`. False: there is no such place. */
-static bool place(int i, char *path, size_t size)
-{
-    char here[1024] = "";
-    Dl_info info;
-    if (i == 1 && dladdr((void *)&host, &info) && info.dli_fname) {
-        const char *slash = strrchr(info.dli_fname, '/');
-        if (slash)
-            snprintf(here, sizeof here, "%.*s", (int)(slash - info.dli_fname), info.dli_fname);
-    }
-    const char *dir = i == 0 ? kb_env(KB_ENV_KN_BACKEND_DIR) : i == 1 ? here : KB_BACKEND_DIR;
-    return *dir && snprintf(path, size, "%s/kiln-llvm.so", dir) < (int)size;
-}
-enum { PLACES = 3 };
+#define FILE_NAME "kiln-llvm.so"
 
 /* The build id in n bytes of ELF notes, in hexadecimal */
 static bool id_in_notes(const char *notes, size_t n, char *id, size_t size)
@@ -126,8 +99,8 @@ static int look_in(struct dl_phdr_info *info, size_t size, void *data)
 static bool expected_build(void)
 {
     char path[1024];
-    for (int i = 0; i < PLACES && !*expected; i++)
-        if (place(i, path, sizeof path) && access(path, F_OK) == 0 && !id_of_file(path, expected, sizeof expected))
+    for (int i = 0; i < CG_PLUGIN_PLACES && !*expected; i++)
+        if (cg_plugin_place(FILE_NAME, i, path, sizeof path) && access(path, F_OK) == 0 && !id_of_file(path, expected, sizeof expected))
             break;
     return *expected != 0;
 }
@@ -160,19 +133,12 @@ bool cg_backend_stamp(char *stamp, size_t size)
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------------------------------------------------ */
-static bool open_at(const char *path)
+static bool accept(void *at, const char *path, char *reason, size_t size)
 {
-    void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!so) {
-        if (!*why)
-            snprintf(why, sizeof why, "%s", dlerror());
-        return false;
-    }
-    union { void *p; cg_backend_open_fn f; } entry = {dlsym(so, CG_BACKEND_ENTRY)};     /* POSIX lets a function come out of it */
-    const cg_backend *b = entry.p ? entry.f(&host) : NULL;
+    union { void *p; cg_backend_open_fn f; } entry = {at};      /* POSIX lets a function come out of it */
+    const cg_backend *b = entry.p ? entry.f(&cg_plugin_host) : NULL;
     if (!b || b->abi != CG_BACKEND_ABI) {
-        snprintf(why, sizeof why, "%s is no code generator of this version", path);
-        dlclose(so);
+        snprintf(reason, size, "%s is no code generator of this version", path);
         return false;
     }
     question q = {(uintptr_t)entry.p, opened, sizeof opened, false};
@@ -180,19 +146,7 @@ static bool open_at(const char *path)
     if (!q.found)
         opened[0] = 0;
     backend = b;
-    object = so;
     return true;
-}
-
-static void find(void)
-{
-    char path[1024];
-    why[0] = 0;
-    for (int i = 0; i < PLACES && !backend; i++)
-        if (place(i, path, sizeof path))
-            open_at(path);
-    if (!backend && !*why)
-        snprintf(why, sizeof why, "kiln-llvm.so was not found");
 }
 
 bool cg_backend_missing(void)
@@ -200,8 +154,8 @@ bool cg_backend_missing(void)
     char path[1024];
     pthread_mutex_lock(&lock);
     bool there = tried ? backend != NULL : false;
-    for (int i = 0; i < PLACES && !tried && !there; i++)
-        there = place(i, path, sizeof path) && access(path, R_OK) == 0;
+    for (int i = 0; i < CG_PLUGIN_PLACES && !tried && !there; i++)
+        there = cg_plugin_place(FILE_NAME, i, path, sizeof path) && access(path, R_OK) == 0;
     pthread_mutex_unlock(&lock);
     return !there;
 }
@@ -211,7 +165,7 @@ const cg_backend *cg_backend_get(void)
     pthread_mutex_lock(&lock);
     if (!tried) {
         tried = true;
-        find();
+        object = cg_plugin_open(FILE_NAME, CG_BACKEND_ENTRY, accept, why, sizeof why);
     }
     const cg_backend *b = backend;
     pthread_mutex_unlock(&lock);

@@ -52,13 +52,14 @@ static void count(cg_program *p, const cg_facts *f)
         p->stats.ops++;
     }
     for (int i = 0; i < p->n_steps; i++) {
-        p->stats.eager_steps += p->steps[i].eager && !p->steps[i].device;
+        p->stats.eager_steps += p->steps[i].eager && !p->steps[i].device && !(p->device && p->steps[i].control);
         p->stats.products += (p->steps[i].product != NULL) + (p->steps[i].second != NULL);
         p->stats.copies += p->steps[i].eager && !p->steps[i].device && p->steps[i].call.op == OP_clone;
     }
     for (int64_t i = 0; i < 2 * p->n_controls; i++) {
         const cg_stats *s = &cg_control_program(p->controls[i / 2], (int)(i % 2))->stats;
         p->stats.kernels += s->kernels;
+        p->stats.eager_steps += p->device ? s->eager_steps : 0;
         p->stats.kernels_compiled += s->kernels_compiled;
         p->stats.products += s->products;
         p->stats.codegen_ms += s->codegen_ms;
@@ -266,6 +267,8 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
     ir_graph *best = in_parts(improved(g));
+    if (!o || !o->no_backend)
+        best = cg_widen(best);
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {

@@ -1,5 +1,5 @@
 /* decompose.c: operators of a device's graph that have no device code of their own, as smaller ones that have: softmax and reductions over any dimensions, norms, losses
- * (decompose_loss.c), normal random numbers, products with factors. The CPU's graphs stay as they are: their kernels are whole.
+ * (decompose_loss.c), normal random numbers, products with factors, windows over half types. The CPU's graphs stay as they are: their kernels are whole.
  *
  * Each sequence is the one that the eager kernel runs on the CPU, operation for operation (runtime/kernels/norm.c, rows.c, loss.c): where no reduction is in it,
  * results have the same bits. Eager on a device is a graph of one operator and comes through here too, so that eager and compiled agree; which sequence is taken
@@ -40,7 +40,7 @@ ir_ref dc_to(dc *d, ir_ref x, kn_dtype type)
 ir_ref dc_number(dc *d, double v) { return ir_const_f64(d->to, v); }
 
 /* dtype as a word of an operator that makes its result from nothing: with the node's device */
-static int64_t made_here(const dc *d, kn_dtype type) { return (int64_t)type | (int64_t)d->from->types[d->n->type].device << 8; }
+static int64_t made_here(const dc *d, kn_dtype type) { return KB_DTYPE_ON(type, d->from->types[d->n->type].device); }
 
 ir_ref dc_full(dc *d, ir_ref number, kn_dtype type)
 {
@@ -287,6 +287,60 @@ static bool addmm(dc *d)
     return true;
 }
 
+/* ---- windows: their kernels take dense f32 images -------------------------------------------------------------------------------------------------- */
+static bool is_dense(const kb_type *t)
+{
+    int64_t stride = 1;
+    for (int k = t->rank - 1; k >= 0; stride *= t->size[k--].v)
+        if (t->size[k].v > 1 && t->stride[k].v != stride)
+            return false;
+    return true;
+}
+
+static bool is_half(kn_dtype t) { return t == KN_F16 || t == KN_BF16; }
+
+static bool window(dc *d)
+{
+    const kb_type *x = dc_in_type(d, 0);
+    ir_ref in[KB_MAX_IN];
+    if (!is_half(x->dtype) && (x->dtype != KN_F32 || is_dense(x)))
+        return false;
+    for (int k = 0; k < d->n->n_in; k++) {
+        const kb_type *t = dc_in_type(d, k);
+        in[k] = t && is_half(t->dtype) ? dc_to(d, dc_in(d, k), KN_F32) : dc_in(d, k);
+    }
+    in[0] = dc_op1(d, OP_contiguous, in[0]);
+    ir_ref y = ir_emit(d->to, (kb_opcode)d->n->op, d->n->n_in, in, d->n->n_words, ir_words(d->from, d->n));
+    d->result[0] = dc_to(d, y, x->dtype);
+    return true;
+}
+
+/* ---- joining many tensors: a few at a time ------------------------------------------------------------------------------------------------------------ */
+static bool join(dc *d)
+{
+    enum { FEW = 12 };          /* as many as a kernel takes */
+    const kb_type *t = &d->from->types[d->n->type];
+    int n = d->n->n_in;
+    int64_t dim = *dc_words(d, 0);
+    ir_ref in[KB_MAX_IN];
+    dim = dim < 0 ? dim + t->rank : dim;
+    if (n <= FEW)
+        return false;
+    for (int k = 0; k < n; k++) {
+        in[k] = dc_in(d, k);
+        if (d->n->op == OP_stack)
+            in[k] = ir_emit(d->to, OP_unsqueeze, 1, &in[k], 1, &dim);
+    }
+    while (n > 1) {
+        int made = 0;
+        for (int k = 0; k < n; k += FEW)
+            in[made++] = ir_emit(d->to, OP_cat, n - k < FEW ? n - k : FEW, in + k, 1, &dim);
+        n = made;
+    }
+    d->result[0] = in[0];
+    return true;
+}
+
 /* ---- the pass -------------------------------------------------------------------------------------------------------------------------------------------- */
 static bool rewrite(dc *d)
 {
@@ -299,6 +353,10 @@ static bool rewrite(dc *d)
     case OP_batch_norm: return batch_norm(d);
     case OP_randn: return randn(d);
     case OP_addmm: return addmm(d);
+    case OP_cat: case OP_stack: return join(d);
+    case OP_conv1d: case OP_conv2d: case OP_conv_transpose1d: case OP_conv_transpose2d: case OP_interpolate:
+    case OP_max_pool1d: case OP_max_pool2d: case OP_avg_pool1d: case OP_avg_pool2d:
+    case OP_adaptive_avg_pool1d: case OP_adaptive_avg_pool2d: case OP_adaptive_max_pool2d: return window(d);
     default: return dc_loss(d);
     }
 }
@@ -309,7 +367,7 @@ static bool may_matter(const ir_graph *g, uint32_t node)
     if (n->op >= OP_COUNT)
         return false;
     int class = (int)kb_op_info((kb_opcode)n->op)->cls;
-    if ((class != KB_REDUCTION && class != KB_COMPOSITE && n->op != OP_randn && n->op != OP_addmm) || cg_numel(&g->types[n->type]) == 0)
+    if ((class != KB_REDUCTION && class != KB_COMPOSITE && class != KB_CONTRACTION && class != KB_COPY && n->op != OP_randn) || cg_numel(&g->types[n->type]) == 0)
         return false;
     for (int k = 0; k < n->n_in; k++)
         if (ir_is(ir_in(g, n, k)) && cg_numel(ir_type(g, ir_in(g, n, k))) == 0)
@@ -367,5 +425,7 @@ ir_graph *cg_decompose(const ir_graph *g)
     bool any = false;
     for (int64_t i = 0; i < g->n_nodes; i++)
         any |= may_matter(g, (uint32_t)i);
-    return any ? rewritten(g) : NULL;           /* after a failure: the graph as it was does as well */
+    ir_graph *to = any ? rewritten(g) : NULL, *live = to ? ir_pass_find("dce")->run(to) : NULL;     /* operands of results that nobody wants */
+    ir_free(to);
+    return live;                                /* after a failure the graph as it was does as well */
 }

@@ -115,15 +115,26 @@ static ir_ref smoothed(dc *d, const classes *k, ir_ref lp, ir_ref loss, ir_ref s
     return dc_where(d, dc_op2(d, OP_eq, s, dc_number(d, 0)), loss, mixed);
 }
 
-static ir_ref none_where_out_of_range(dc *d, const classes *k, ir_ref s)
+static ir_ref is_share(dc *d, ir_ref s) { return dc_op2(d, OP_logical_and, dc_op2(d, OP_ge, s, dc_number(d, 0)), dc_op2(d, OP_le, s, dc_number(d, 1))); }
+static ir_ref none_where_out_of_range(dc *d, const classes *k, ir_ref s) { return dc_where(d, is_share(d, s), k->target, ir_const_i64(d->to, k->ignore == -1 ? -2 : -1)); }
+
+/* Of one class, which there is where the smoothing lies in its range: this step is the check. */
+static void check_smoothing(dc *d, ir_ref s)
 {
-    ir_ref good = dc_op2(d, OP_logical_and, dc_op2(d, OP_ge, s, dc_number(d, 0)), dc_op2(d, OP_le, s, dc_number(d, 1)));
-    return dc_where(d, good, k->target, ir_const_i64(d->to, k->ignore == -1 ? -2 : -1));
+    ir_ref class = dc_where(d, is_share(d, s), dc_full(d, ir_const_i64(d->to, 0), KN_I64), ir_const_i64(d->to, -1));
+    ir_emit(d->to, OP_one_hot, 1, &class, 1, (int64_t[]){1});
 }
 
-static bool by_probability(dc *d, const classes *k, ir_ref lp)
+/* y with smoothing is (1 - s) y + s / n */
+static bool by_probability(dc *d, const classes *k, ir_ref lp, ir_ref s)
 {
-    ir_ref y = dc_op2(d, OP_mul, lp, operand(d, 1));
+    ir_ref y = operand(d, 1);
+    if (ir_is(s)) {
+        check_smoothing(d, s);
+        ir_ref mixed = dc_op2(d, OP_add, dc_op2(d, OP_mul, y, dc_op2(d, OP_sub, dc_number(d, 1), s)), dc_op2(d, OP_div, s, dc_number(d, (double)k->n)));
+        y = dc_where(d, dc_op2(d, OP_eq, s, dc_number(d, 0)), y, mixed);
+    }
+    y = dc_op2(d, OP_mul, lp, y);
     y = dc_op1(d, OP_neg, dc_reduce(d, OP_sum, weight_along(d, k, y), 1u << k->dim, false, 0));
     int64_t rows = cg_numel(dc_in_type(d, 0)) / k->n;
     y = k->how == NONE ? y : over_all(d, OP_sum, y);
@@ -139,14 +150,14 @@ static bool class_loss(dc *d, bool logits)
     classes k = {.math = math_of(d), .dim = x->rank > 1, .rank = x->rank, .n = x->size[x->rank > 1].v, .how = words[0], .ignore = words[1],
                  .target = dc_in(d, 1), .weight = operand(d, 2)};
     bool whole = logits && kb_dtype_category(t->dtype) == KB_CAT_FLOAT, smooths = logits && dc_in_type(d, 3);
-    if ((whole && smooths) || (!logits && k.how == NONE && x->dtype == k.math))
+    if (!logits && k.how == NONE && x->dtype == k.math)
         return false;
     ir_ref lp = operand(d, 0);
     lp = logits ? dc_softmax(d, OP_log_softmax, lp, k.dim) : lp;
-    if (whole)
-        return by_probability(d, &k, lp);
-    k.target = dc_to(d, k.target, KN_I64);
     ir_ref s = smooths ? number(d, 3, 0) : IR_NONE;
+    if (whole)
+        return by_probability(d, &k, lp, s);
+    k.target = dc_to(d, k.target, KN_I64);
     if (smooths)
         k.target = none_where_out_of_range(d, &k, s);
     ir_ref loss = each_of(d, &k, lp);

@@ -330,7 +330,7 @@ static bool is_plain(const kb_call *c)
 kn_status kb_device_run(const kb_call *c)
 {
     if (kb_op_info(c->op)->flags & KB_F_CONTROL)
-        return kb_fail(KN_E_UNSUPPORTED, "branches and loops of callbacks work on CPU tensors only: write the choice in C, or with kn_where");
+        return kb_control_interpret(c);         /* op by op, there */
     void *inputs[KB_MAX_IN + 1], *outputs[KB_MAX_OUT];
     int64_t scalars[KB_MAX_IN];
     int n_inputs = 0, n_scalars = 0, device = c->out[0].layout->device;

@@ -335,7 +335,11 @@ kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source 
 kn_status cg_run_into(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void *const *outputs)
 {
     bool wrote;
-    return run_program(p, inputs, sources, scalars, outputs, NULL, &wrote);
+    void *own[KB_MAX_OUT];
+    if (!p->device)
+        return run_program(p, inputs, sources, scalars, outputs, NULL, &wrote);
+    memcpy(own, outputs, (size_t)p->n_outputs * sizeof *own);
+    return cg_device_run(p, inputs, scalars, own, true, &wrote);
 }
 
 kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs)

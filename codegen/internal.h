@@ -67,6 +67,9 @@ int64_t cg_trailing(const kb_type *x, const int64_t *dims);     /* elements redu
 ir_graph *cg_concat(ir_graph *g);   /* concat.c: concatenation in place. Takes g over */
 ir_graph *cg_decompose(const ir_graph *g);  /* decompose.c: of a device: operators without code of their own, as smaller ones. NULL: there are none */
 ir_graph *cg_split(ir_graph *g);    /* split.c: long rows that are reduced, in chunks. Takes g over */
+ir_graph *cg_widen(ir_graph *g);    /* widen.c: products of f16 and bf16 as conversions and f32 products. Takes g over */
+/* g anew, the wanted nodes as `rewritten` emits them (map: by g's nodes); g itself where that fails. Takes g over. */
+ir_graph *cg_rewrite(ir_graph *g, bool (*wanted)(const ir_graph *g, uint32_t node), ir_ref (*rewritten)(ir_graph *to, const ir_graph *g, uint32_t node, const ir_ref *map));
 
 /* How a pointwise node is computed: a row of bodies.def and which operands it takes, or a plain conversion (body NULL). */
 typedef struct cg_recipe {
@@ -247,6 +250,7 @@ struct cg_program {
     int64_t *input_bytes;       /* of a device: what each input's view spans */
     cg_device_graph *graph;     /* .reduce_overhead on a device; NULL: run step by step */
     int64_t check_at;           /* of a device: where in the arena operators say that a value was out of range */
+    int64_t lt_at;              /* of a device: where in the arena cuBLASLt's workspace is */
     double *consts;
     bool *packs;                /* by input; NULL: nowhere */
     cg_control **controls;      int64_t n_controls, cap_controls;

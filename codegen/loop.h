@@ -23,7 +23,7 @@
  * the inner size is a run-time value too: one compiled kernel serves every size. Rows whose length the code knows are faster when they are short.
  *
  * FAST kernels (KN_FAST) may differ from eager's bits: f16 and bf16 are rounded where they are stored, lp_emit relaxes what it is given (relax.c), and a
- * backend may add up in another order and multiply into a sum. All else in this text holds for them too. They share code with no other kernel.
+ * backend may multiply into a sum. All else in this text holds for them too. They share code with no other kernel.
  *
  * Kernels are equal when one's machine code serves the other: lp_hash and lp_equal ignore names and run-time sizes. Who interprets a kernel uses his
  * own copy, for its sizes.

@@ -21,7 +21,7 @@ typedef struct lowering {
     lp_kernel *k;
     int last;                   /* the latest pass */
     int store_time[CG_MAX_NODES];
-    bool scratch[CG_MAX_BUFFERS], lent[CG_MAX_BUFFERS], late_row;
+    bool scratch[CG_MAX_BUFFERS], lent[CG_MAX_BUFFERS], lends, late_row;
     cg_cells c;
 } lowering;
 
@@ -199,7 +199,7 @@ static void lend(lowering *l, int plain)
         int by = lender(l, i);
         l->scratch[b] = false;
         if (by >= 0) {
-            l->lent[by] = true;
+            l->lent[by] = l->lends = true;
             c->v[i].spill = (int16_t)by;
             continue;
         }
@@ -428,7 +428,7 @@ static void finish(lowering *l, cg_lowered *out)
         f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && is_large(l, b, total * bytes);
     }
     lp_set_ahead(k);
-    k->inner.sym = k->columns || !lp_wants_inner(k);
+    k->inner.sym = k->columns || !lp_wants_inner(k) || l->lends;        /* rows that are long anyway share code from the start */
     k->n_scalars = l->c.n_scalars;
     for (int s = 0; s < l->c.n_scalars; s++) {
         out->scalar[s] = l->c.scalar[s];

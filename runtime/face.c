@@ -113,8 +113,9 @@ static kn_status put_word(named_call *c, const kb_arg *a)
         return *w >= 0 ? KN_OK : kb_fail(KN_E_VALUE, "attribute '%s' can't be \"%s\"; the operator takes (%s)", a->keyword, v->as.string, c->o->schema);
     }
     if (a->kind == 'd' && v->kind == KN_KIND_STRING) {
-        *w = kb_dtype_parse(v->as.string, strlen(v->as.string));
-        return *w ? KN_OK : kb_fail(KN_E_DTYPE, "there is no dtype \"%s\"", v->as.string);
+        kn_dtype d = kb_dtype_parse(v->as.string, strlen(v->as.string));
+        *w = d && (c->o->cls == KB_SOURCE || c->o->cls == KB_RANDOM) ? rt_dtype_here(d) : (int64_t)d;
+        return d ? KN_OK : kb_fail(KN_E_DTYPE, "there is no dtype \"%s\"", v->as.string);
     }
     return int_of(v, w) ? KN_OK : kb_fail(KN_E_VALUE, "attribute '%s' must be an integer", a->keyword);
 }

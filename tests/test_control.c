@@ -1,4 +1,5 @@
-/* test_control.c: kn_cond and kn_while_loop: eager and compiled alike, in one graph, with what they refuse. Expected values are closed forms. */
+/* test_control.c: kn_cond and kn_while_loop: eager and compiled alike, in one graph, with what they refuse. Expected values are closed forms. Tensors are made on the
+ * default device: tests/cuda/plain runs these tests on another than the CPU, too. */
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
 #include <math.h>
@@ -22,7 +23,9 @@ static Net *net_new(run_fn *run)
 {
     KN_SCOPE;
     kn_manual_seed(3);
-    return kn_new(Net, &net_class, .fc = kn_nn_linear(4, 4), .w = kn_randn(KN_F32, KN_SHAPE(4)), .scale = 0.5, .run = run);
+    Net *n = kn_new(Net, &net_class, .fc = kn_nn_linear(4, 4), .w = kn_randn(KN_F32, KN_SHAPE(4)), .scale = 0.5, .run = run);
+    cr_assert_eq(kn_module_to(KN_BASE(n), kn_default_device()), KN_OK, "%s", kn_last_error());
+    return n;
 }
 
 static kn_tensor *ramp(int64_t n, double first)
@@ -30,7 +33,7 @@ static kn_tensor *ramp(int64_t n, double first)
     float v[256];
     for (int i = 0; i < n * 4; i++)
         v[i] = (float)(first + 0.25 * i);
-    return kn_from_data(KN_F32, KN_SHAPE(n, 4), v);
+    return kn_to(kn_from_data(KN_F32, KN_SHAPE(n, 4), v), kn_default_device());
 }
 
 static unsigned long long breaks(kn_module *fast) { return kn_compile_stats(fast).break_sites; }

@@ -8,6 +8,7 @@
 #   GPU_CHECK_SIM=1      a part of it on the simulated device, at tiny sizes: proves that it runs; times are the simulation's
 #   GPU_CHECK_SECONDS    the whole run's limit (230); what doesn't fit is named
 #   GPU_CHECK_BUILD=0    nothing is built
+#   GPU_CHECK_PACK=1     builds, puts the libraries that the programs need into BUILD-DIR/gpu/lib, and names what to bring to a machine that can't build
 #   GPU_CHECK_TORCH      the Python that has PyTorch (python3)
 set -uo pipefail
 
@@ -48,7 +49,7 @@ has_driver() {
     done
     return 1
 }
-if [ -z "$sim" ] && ! has_driver; then
+if [ -z "$sim${GPU_CHECK_PACK:-}" ] && ! has_driver; then
     say "SKIPPED: no NVIDIA driver here (libcuda.so.1)"
     exit 0
 fi
@@ -79,6 +80,21 @@ if [ "${GPU_CHECK_BUILD:-1}" = 0 ] || [ -n "$needs" ]; then
     done
 else
     step build 200 make -j"$(nproc)" -f mk/build.mk "${targets[@]}" || { tail -n 20 <<< "$out"; exit 1; }
+fi
+
+# Libraries brought along serve where the machine has none
+[ ! -d "$work/lib" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$PWD/$work/lib
+if [ -n "${GPU_CHECK_PACK:-}" ]; then
+    mkdir -p "$work/lib"
+    ldd "${programs[@]:0:3}" | awk '/libffi|libjansson/ { print $3 }' | sort -u | xargs -I{} cp -L {} "$work/lib/"
+    say "bring along: ${programs[*]} $work/lib, and the tree without the rest of $build; then GPU_CHECK_BUILD=0 make gpu-check"
+    du -ch "${programs[@]}" "$work/lib" | tail -n 1
+    exit 0
+fi
+absent=$(ldd "${programs[@]:0:3}" 2> /dev/null | awk '/not found/ { print $1 }' | sort -u | tr '\n' ' ')
+if [ -n "$absent" ]; then
+    say "FAILED: the programs need libraries that aren't here: $absent"
+    exit 1
 fi
 
 # ---- the device -------------------------------------------------------------------------------------------------------------------

@@ -245,18 +245,6 @@ void tr_variant_free(tr_variant *v)
     }
 }
 
-/* A check on values after a write can't be hoisted above it: such a graph stays with the op interpreter, which stops where eager does. */
-static bool checks_after_write(const tr_graph *g)
-{
-    bool check = false;
-    for (tr_event *e = g->end->parent; e != g->begin; e = e->parent) {
-        check |= e->checks;
-        if (e->writes && check)
-            return true;
-    }
-    return false;
-}
-
 /* The graph's operators run one by one: for good, or where memory was short until some more runs have gone by, twice as many each time. */
 static void give_up(tr_module *m, tr_graph *g, kn_status status, int code, const char *text)
 {
@@ -406,7 +394,7 @@ static bool is_due(tr_frame *f, tr_graph *g)
 {
     if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g))
         return false;
-    if (checks_after_write(g)) {
+    if (g->stops) {
         give_up(f->module, g, KN_OK, BREAK_EAGER_STEP, "an operator that checks values stands after a write");
         return false;
     }

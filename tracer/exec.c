@@ -163,16 +163,16 @@ static void fill_handle(tr_frame *f, uint32_t slot)
     rt_storage *s = tr_locate(f, c, &offset, &l);
     if (error) {
         rt_tensor_set_error(t, kb_error_status() == KN_OK ? KN_E_INTERNAL : kb_error_status(), error);
-        f->n_pending--;
+        f->trace.n_pending--;
     } else if (s) {
         rt_tensor_set_real(t, rt_storage_retain(s), offset);
-        f->n_pending--;
+        f->trace.n_pending--;
     }
 }
 
 static void fill_range(tr_frame *f, uint32_t from, uint32_t to)
 {
-    for (uint32_t s = from; s < to && f->n_pending; s++)
+    for (uint32_t s = to; s-- > from && f->trace.n_pending;)    /* the last ones are alive, mostly */
         if (pending(f, s))
             fill_handle(f, s);
 }
@@ -321,7 +321,7 @@ kn_status tr_recompute(tr_frame *f, kn_tensor *t)
     kn_status s = need_slot(f, t->slot);
     if (s != KN_OK && !tr_error_of(f, TR_CODE(TR_SLOT, t->slot))) {
         rt_tensor_set_error(t, s, kb_error_text());
-        f->n_pending--;
+        f->trace.n_pending--;
         return s;
     }
     fill_handle(f, t->slot);
@@ -330,7 +330,7 @@ kn_status tr_recompute(tr_frame *f, kn_tensor *t)
 
 void tr_fill_leftovers(tr_frame *f)
 {
-    for (uint32_t s = 0; s < f->graph_slot && f->n_pending; s++)
+    for (uint32_t s = 0; s < f->graph_slot && f->trace.n_pending; s++)
         if (pending(f, s))
             tr_recompute(f, f->slots[s].t);
 }
@@ -551,7 +551,7 @@ static tr_variant *code_for(tr_frame *f, tr_graph *g)
 {
     if (!f->generic)
         return atomic_load_explicit(&g->variant, memory_order_acquire);
-    if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g) || strcmp(kb_env(KB_ENV_KN_BACKEND), "none") == 0)
+    if (g->stops || (g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g) || strcmp(kb_env(KB_ENV_KN_BACKEND), "none") == 0)
         return NULL;
     return tr_plan_take(f, g);
 }
@@ -570,7 +570,7 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
     tr_graph *g = end->graph;
     if (!g)
         return KN_OK;
-    if (g->writes && f->n_pending)
+    if (g->writes && f->trace.n_pending)
         tr_fill_leftovers(f);
     atomic_fetch_add_explicit(&g->runs, 1, memory_order_relaxed);
     if (__builtin_expect(f->ran_to != NULL, 0))

@@ -42,12 +42,14 @@ typedef struct tr_bind { uint32_t index; const kb_layout *layout; } tr_bind;
 typedef struct tr_event tr_event;
 typedef struct tr_graph tr_graph;
 struct tr_event {
+    uint64_t head;                              /* operator and number of operands, as they begin an rt_op: compared at once */
     uint8_t kind, n_out, n_bind;
     uint16_t op, n_words;                       /* SYNC, BREAK: op holds the break code */
     int n_in;
     uint8_t math;
     bool writes, checks;                        /* an in-place op; an op that may fail on values */
     bool plain;                                 /* an op of one result that writes nothing and asks nobody: see replay_plain */
+    bool known;                                 /* plain, binds nothing new and has no numbers */
     uint16_t n_scalar;
     uint32_t first_slot, first_scalar, first_extern;    /* numbers in use before this event */
     uint32_t room;                              /* entries that a frame's arrays need to go past it */
@@ -115,6 +117,7 @@ struct tr_graph {
     tr_event *begin, *end;                      /* ops stand strictly between; begin is a root or an ending event */
     int n_ops, number;
     bool writes;
+    bool stops;                                 /* an op that checks values stands after a write: it runs op by op, to stop where eager does */
     _Atomic(tr_variant *) variant;              /* NULL until compiled */
     uint32_t first_slot, end_slot;
     _Atomic(uint32_t) surprises;                /* calls on which a value was needed that the variant doesn't output */
@@ -232,7 +235,6 @@ struct tr_frame {
     uint32_t n_written;                         /* storages that the pending graph writes; more than fit: everything counts as written */
     const rt_storage *written[8];
     bool mapped;                                /* the host mapped something for writing during this call */
-    uint32_t n_pending;                         /* placeholders alive */
     bool recorded;                              /* something new was recorded on this call */
     const char *diverged;                       /* this call left the known paths after this place; NULL: it did not */
     bool replayed;                              /* to the end, nothing recorded */

@@ -155,10 +155,27 @@ static const kn_field chain_fields[] = {KN_PARAM(Chain, bias), KN_FIELDS_END};
 KN_DEFINE_CLASS(cheap_class, Chain, cheap_forward, chain_fields, tensor, (tensor));
 KN_DEFINE_CLASS(mixed_class, Chain, mixed_forward, chain_fields, tensor, (tensor));
 
+/* What KN_FAST (bench --math fast) changes: roundings between bf16 operators, and functions with divisions and exponentials */
+static kn_tensor *bf16_forward(Chain *self, kn_tensor *x)
+{
+    kn_tensor *h = kn_to(x, KN_BF16), *b = kn_to(self->bias, KN_BF16);
+    for (int i = 0; i < 4; i++)
+        h = kn_sub(kn_mul(kn_relu(kn_add(h, b)), 0.9), 0.1);
+    return kn_to(h, KN_F32);
+}
+KN_DEFINE_CLASS(bf16_class, Chain, bf16_forward, chain_fields, tensor, (tensor));
+
+static kn_tensor *activations_forward(Chain *self, kn_tensor *x)
+{
+    kn_tensor *h = kn_gelu(kn_add(x, self->bias), .approximate = "tanh");
+    return kn_tanh(kn_mul(kn_silu(h), kn_gelu(x)));
+}
+KN_DEFINE_CLASS(activations_class, Chain, activations_forward, chain_fields, tensor, (tensor));
+
 static kn_module *make_chain(const bench_case *c)
 {
     KN_SCOPE;
-    return KN_BASE(kn_new(Chain, c->mixed ? &mixed_class : &cheap_class, .bias = kn_randn(KN_F32, KN_SHAPE(c->sizes[1]))));
+    return KN_BASE(kn_new(Chain, c->mixed == 3 ? &activations_class : c->mixed == 2 ? &bf16_class : c->mixed ? &mixed_class : &cheap_class, .bias = kn_randn(KN_F32, KN_SHAPE(c->sizes[1]))));
 }
 
 /* ---- reductions over axes before the last ---------------------------------------------------------------------------------------------------- */
@@ -296,6 +313,8 @@ const bench_case bench_cases[] = {
     {"chain-cheap-16M", "12 cheap operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0)},
     {"chain-mixed-1M", "12 mixed operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0), .mixed = 1},
     {"chain-mixed-16M", "12 mixed operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0), .mixed = 1},
+    {"chain-bf16-256K", "16 operators of bf16 [256, 1024]", make_chain, NULL, 2, {256, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(256, 1024.0), .mixed = 2},
+    {"activations-256K", "gelu, its tanh form, silu, tanh [256, 1024]", make_chain, NULL, 2, {256, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(256, 1024.0), .mixed = 3},
     {"loss-16M", "mean of squares of 3 pointwise operators [4096, 4096]", make_loss, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = 4.0 * 4096 * 4096},
     {"softmax", "softmax [4096, 1024]", make_softmax, NULL, 2, {4096, 1024}, .yard = BC_BYTES, .work = 8.0 * 4096 * 1024},
     {"layer_norm", "layer_norm [4096, 1024]", make_layer_norm, NULL, 2, {4096, 1024}, .width = 1024, .yard = BC_BYTES,

@@ -181,10 +181,28 @@ static void join(ll_emit *e, ll_accumulator *r, LLVMValueRef x, LLVMValueRef pos
     r->nan = LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, ""), x, r->nan, "");
 }
 
+/* In a kernel that contracts, a sum of products takes them as multiply-adds. False where it isn't one. */
+static bool add_product(ll_emit *e, ll_accumulator *r, const ll_active *a)
+{
+    const lp_inst *p = &e->k->insts[e->k->insts[r->inst].a];
+    LLVMTypeRef t = LLVMTypeOf(r->acc);
+    if (!e->k->contracts || r->kind != LP_RED_SUM || p->op != LP_MUL || !ll_is_float(p->type) || !e->varies[e->k->insts[r->inst].a] || a->mask
+        || a->count != a->width || a->width % LL_LANES)
+        return false;
+    LLVMValueRef x = ll_get(e, p->a, a->width), y = ll_get(e, p->b, a->width);
+    for (int from = 0; from < a->width; from += LL_LANES) {
+        LLVMValueRef in[3] = {a->width > LL_LANES ? part(e, x, from, LL_LANES) : x, a->width > LL_LANES ? part(e, y, from, LL_LANES) : y, r->acc};
+        r->acc = ll_call(e, "llvm.fma", &t, 1, in, 3);
+    }
+    return true;
+}
+
 void ll_reduce_step(ll_emit *e, const ll_active *a, LLVMValueRef pos)
 {
     for (int i = 0; i < e->n_red; i++) {
         ll_accumulator *r = &e->red[i];
+        if (add_product(e, r, a))
+            continue;
         LLVMValueRef x = ll_get(e, e->k->insts[r->inst].a, a->width);
         if (r->lane_type != ll_type(e, type_of(e, r)))
             x = LLVMBuildSExt(e->b, x, ll_vector(r->lane_type, a->width), "");

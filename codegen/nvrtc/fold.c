@@ -67,13 +67,14 @@ bool op_reduce(op_text *o)
     const char *type = logic ? "int" : whole ? (op == OP_mean ? "float" : "long long") : x->dtype == KN_F64 ? "double" : "float";
     axes a;
     split(x, o->c->words, &a);
-    if (x->numel == 0 || y->numel == 0 || (op == OP_mean && whole) || (x->dtype == KN_BOOL && !logic && op != OP_sum && op != OP_prod)
+    bool empty = x->numel == 0, known = op != OP_amax && op != OP_amin;
+    if ((empty && !known) || y->numel == 0 || (op == OP_mean && whole) || (x->dtype == KN_BOOL && !logic && op != OP_sum && op != OP_prod)
         || (logic && is_half(x->dtype)))
         return false;
     const char *fold = op == OP_sum || op == OP_mean ? "sum" : op == OP_prod ? "prod" : op == OP_amax ? "max" : op == OP_amin ? "min" : op == OP_all ? "and" : "or";
     op_pointers(o, false);
     op_each(o, y->numel);
-    loops(o, x, &a, type, "part = 0, total = 0");
+    loops(o, x, &a, type, op == OP_prod || op == OP_all ? "part = 0, total = 1" : "part = 0, total = 0");      /* of nothing */
     nv_put(&o->text, "            const %s u = %s;\n            part = (k & 255) == 0 ? u : kn_%s(part, u);\n            k++;\n"
                      "            if ((k & 255) == 0 || k == count) total = k <= 256 ? part : kn_%s(total, part);\n        }\n", type, logic ? "v != 0" : "v", fold, fold);
     nv_put(&o->args, ", const long long count");

@@ -1,8 +1,8 @@
 /* place.c: elements taken from, or put to, other places: flip, roll, repeat, pad, scatter, scatter_add, one_hot, and the class's value of nll_loss.
  *
- * A thread an element of the result. SCATTER is deterministic and in the CPU's order: either each element of the result looks through the line of indices that may
- * name it, the last one standing and sums in order; or, where there are many lines, a thread writes a line after the other. Which one is a matter of sizes alone and
- * changes no bit. */
+ * A thread an element of the result. SCATTER is deterministic and in the CPU's order: each element of the result looks through the line of indices that may name it,
+ * the last one standing and sums in order. Where that line is long, a thread writes a whole line of the result instead, index after index. Which one is a matter of
+ * sizes alone and changes no bit. */
 #include "codegen/nvrtc/op.h"
 #include <stdio.h>
 
@@ -90,24 +90,22 @@ bool op_repeat(op_text *o)
 }
 
 /* The number of operand k as the bits of the result's dtype, "fill". */
-static bool fill_of(op_text *o, int k)
+static void fill_of(op_text *o, int k)
 {
     kn_dtype d = o->c->out[0].layout->dtype, from = k < o->c->n_in && o->c->in[k].layout ? o->c->in[k].layout->dtype : KN_I64;
     bool real = op_is_real(d);
     if (k >= o->c->n_in || !o->c->in[k].layout) {
         nv_put(&o->text, "        const %s fill = 0;\n", nv_memory_type(d));
-        return true;
+        return;
     }
-    if (from == KN_F64 ? !real : real && from != KN_I64)
-        return false;
+    const char *value = from == KN_F64 ? "kn_f64" : "";
     nv_put(&o->text, "        const %s fill = ", nv_memory_type(d));
     if (d == KN_BOOL)
-        nv_put(&o->text, "a%d != 0;\n", k);
+        nv_put(&o->text, "%s(a%d) != 0;\n", value, k);
     else if (real)
-        nv_put(&o->text, "%s((%s)%s(a%d));\n", op_narrowed(d), d == KN_F64 ? "double" : "float", from == KN_F64 ? "kn_f64" : "", k);
+        nv_put(&o->text, "%s((%s)%s(a%d));\n", op_narrowed(d), d == KN_F64 ? "double" : "float", value, k);
     else
-        nv_put(&o->text, "(%s)a%d;\n", nv_memory_type(d), k);
-    return true;
+        nv_put(&o->text, "(%s)%s(%s(a%d));\n", nv_memory_type(d), from == KN_F64 ? "kn_to_i64" : "", value, k);
 }
 
 bool op_pad(op_text *o)
@@ -124,8 +122,8 @@ bool op_pad(op_text *o)
     op_integers(o, "s", x->rank, x->strides);
     op_integers(o, "m", x->rank, x->sizes);
     op_integers(o, "before", x->rank, before);
-    if (mode == CONSTANT && !fill_of(o, 1))
-        return false;
+    if (mode == CONSTANT)
+        fill_of(o, 1);
     op_coordinates(o, "t", "n", y->rank);
     if (mode == CONSTANT)
         nv_put(&o->text, "        bool inside = true;\n");
@@ -182,6 +180,32 @@ static void gather_line(op_text *o, const kb_layout *y, const kb_layout *index, 
     nv_put(&o->text, "    }\n");
 }
 
+/* A thread a line: x's copy, then what the indices name, in order. Not for half types, whose sums would be rounded at each step. */
+static void write_line(op_text *o, const kb_layout *y, const kb_layout *index, int dim, bool add, bool number)
+{
+    nv_put(&o->text, "#pragma unroll 1\n        for (%s k = 0; k < n%d; k++)\n            y0[k * ys%d", o->index, dim, dim);
+    op_offset(o, "ys", y->rank, dim);
+    nv_put(&o->text, "] = a0[k * x%d", dim);
+    op_offset(o, "x", y->rank, dim);
+    nv_put(&o->text, "];\n        if (!(true");
+    for (int d = 0; d < y->rank; d++)
+        if (d != dim)
+            nv_put(&o->text, " && c%d < i%d", d, d);
+    nv_put(&o->text, ")) continue;\n#pragma unroll 1\n        for (%s k = 0; k < i%d; k++) {\n            const long long at = a1[k * is%d", o->index, dim, dim);
+    op_offset(o, "is", index->rank, dim);
+    nv_put(&o->text, "];\n            if (at < 0 || at >= n%d) { *bad = 1; continue; }\n            %s *to = y0 + at * ys%d", dim, nv_memory_type(y->dtype), dim);
+    op_offset(o, "ys", y->rank, dim);
+    nv_put(&o->text, ";\n            *to = ");
+    if (number) {
+        nv_put(&o->text, "fill");
+    } else {
+        nv_put(&o->text, "%s%s%s(%s)a2[k * ss%d", add ? "kn_plus((" : "(", add ? sum_type(y->dtype) : "", add ? ")*to, " : "", add ? sum_type(y->dtype) : nv_memory_type(y->dtype), dim);
+        op_offset(o, "ss", index->rank, dim);
+        nv_put(&o->text, "])");
+    }
+    nv_put(&o->text, ";\n        }\n    }\n");
+}
+
 bool op_scatter(op_text *o, bool add)
 {
     static const char plus[] =
@@ -189,24 +213,35 @@ bool op_scatter(op_text *o, bool add)
         "KN_FN long long kn_plus(long long a, long long b) { return (long long)((unsigned long long)a + (unsigned long long)b); }\n";
     const kb_layout *x = op_in_layout(o, 0), *index = op_in_layout(o, 1), *src = op_in_layout(o, 2), *y = o->c->out[0].layout;
     int dim = op_axis(o->c->words[0], x->rank);
-    enum { MOST = 4096 };       /* indices of a line that each element looks through */
+    enum { MOST = 1024 };       /* indices of a line that each element looks through */
+    bool by_line = x->rank && index->sizes[dim] > MOST;
+    int64_t sizes[KB_MAX_RANK];
     if (x->rank == 0 || index->rank != x->rank || index->dtype != KN_I64 || x->dtype != y->dtype || (add && !src) || (src && src->dtype != y->dtype)
-        || (src && src->rank != x->rank) || index->sizes[dim] > MOST)
+        || (src && src->rank != x->rank) || (by_line && add && (y->dtype == KN_BOOL || y->dtype == KN_F16 || y->dtype == KN_BF16)))
         return false;
     o->l->checks = true;
     o->before = plus;
     op_pointers(o, false);
-    op_each(o, y->numel);
-    if (!src && !fill_of(o, 2))
-        return false;
+    op_each(o, by_line ? y->numel / y->sizes[dim] : y->numel);
+    if (!src)
+        fill_of(o, 2);
     op_integers(o, "n", y->rank, y->sizes);
     op_integers(o, "x", x->rank, x->strides);
     op_integers(o, "i", index->rank, index->sizes);
     op_integers(o, "is", index->rank, index->strides);
     if (src)
         op_integers(o, "ss", src->rank, src->strides);
-    op_coordinates(o, "t", "n", y->rank);
-    gather_line(o, y, index, dim, add, !src);
+    if (by_line) {
+        for (int d = 0; d < y->rank; d++)
+            sizes[d] = d == dim ? 1 : y->sizes[d];
+        op_integers(o, "m", y->rank, sizes);
+        op_integers(o, "ys", y->rank, y->strides);
+    }
+    op_coordinates(o, "t", by_line ? "m" : "n", y->rank);
+    if (by_line)
+        write_line(o, y, index, dim, add, !src);
+    else
+        gather_line(o, y, index, dim, add, !src);
     return true;
 }
 

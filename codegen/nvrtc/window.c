@@ -199,7 +199,7 @@ bool op_interpolate(op_text *o)
         "        const float w0 = 1.0f - w1, h0 = 1.0f - h1;\n"
         "        const float top = w0 * x[h * in_w + w] + w1 * x[h * in_w + right], low = w0 * x[below * in_w + w] + w1 * x[below * in_w + right];\n"
         "        y0[t] = %s;\n    }\n", corners, spatial == 1 ? "oh" : corners ? "kn_linear(oh, in_h, out_h, 1, &h1)" : "kn_linear(oh, in_h, out_h, 0, &h1)",
-        spatial == 1 ? "(void)h0, (void)low, top" : "h0 * top + h1 * low");
+        spatial == 1 ? "((void)h0, (void)low, top)" : "h0 * top + h1 * low");
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* runner.c: runs the tests of tests/complaints/ on a device, each in a process of its own.
+/* runner.c: runs the tests of tests/complaints/ and tests/test_control.c on a device, each in a process of its own.
  *
  *     complaints [--device cuda:0] [--list] [NAME …]
  *
