@@ -74,18 +74,29 @@ static bool is_streamed(const lowering *l, int buffer)
     return c->group->product < 0 && c->space.cols == 1 && c->space.inner * bytes <= MOST_ROW && is_large(l, buffer, c->space.numel * bytes);
 }
 
+/* Its own output keeps a value for later passes, unless its store is late, goes around the caches, or rounds it; -1: none does. */
+static int own_output(const lowering *l, int i)
+{
+    const cg_cells *c = &l->c;
+    kn_dtype as = c->v[i].type == LP_PRED ? KN_BOOL : (kn_dtype)c->v[i].type;
+    for (int s = 0; s < c->n_stores; s++) {
+        int b = c->stores[s].buffer;
+        if (c->stores[s].cell == i && !c->stores[s].row && !c->read[b] && c->access[b].dtype == as && !is_streamed(l, b))
+            return b;
+    }
+    return -1;
+}
+
 static void spill(lowering *l, int i)
 {
     cg_cells *c = &l->c;
     if (c->v[i].spill >= 0)
         return;
     kn_dtype as = c->v[i].type == LP_PRED ? KN_BOOL : (kn_dtype)c->v[i].type;
-    for (int s = 0; s < c->n_stores; s++) {     /* its own output will do, unless its store is late or rounds it */
-        int b = c->stores[s].buffer;
-        if (c->stores[s].cell == i && !c->stores[s].row && !c->read[b] && c->access[b].dtype == as && !is_streamed(l, b)) {
-            c->v[i].spill = (int16_t)b;
-            return;
-        }
+    int own = own_output(l, i);
+    if (own >= 0) {
+        c->v[i].spill = (int16_t)own;
+        return;
     }
     if (c->n_buffers == CG_MAX_BUFFERS || l->k->columns) {      /* see keeps */
         c->full = true;
@@ -100,11 +111,7 @@ static void spill(lowering *l, int i)
 /* Is a value worth keeping for a later pass? Scratch of columns would be a tensor: there it is its own output or nothing. */
 static bool keeps(const lowering *l, int i)
 {
-    const cg_cells *c = &l->c;
-    bool out = false;
-    for (int s = 0; s < c->n_stores && l->k->columns; s++)
-        out |= c->stores[s].cell == i && !c->stores[s].row && !c->read[c->stores[s].buffer] && !is_streamed(l, c->stores[s].buffer);
-    return (out || !l->k->columns) && again_cost(c, i, CHEAP) > CHEAP;
+    return (!l->k->columns || own_output(l, i) >= 0) && again_cost(&l->c, i, CHEAP) > CHEAP;
 }
 
 static void demand(lowering *l, int i, int time)
@@ -423,7 +430,7 @@ static void finish(lowering *l, cg_lowered *out)
         f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && is_large(l, b, total * bytes);
     }
     lp_set_ahead(k);
-    k->inner.sym = k->columns || !lp_wants_inner(k) || l->lends;       /* rows that are long anyway share code from the start */
+    k->inner.sym = k->columns || !lp_wants_inner(k) || l->lends;        /* rows that are long anyway share code from the start */
     k->n_scalars = l->c.n_scalars;
     for (int s = 0; s < l->c.n_scalars; s++) {
         out->scalar[s] = l->c.scalar[s];
