@@ -2,7 +2,7 @@
  * follows a product in its own rows joins it (fuse.c), the rounding first of all; and conversions join what makes their operands, or several products share one.
  *
  * A linear of few rows stays whole: its kernel widens the weights strip by strip, in a cache, where a conversion of its own would go through memory. So do
- * products with factors, on devices (which have kernels for them), and results that are written in place later.
+ * addmm with its factors, products on devices (which have kernels for them), and results that are written in place later.
  */
 #include "base/gemm.h"
 #include "codegen/internal.h"
@@ -13,7 +13,7 @@ static bool widens(const ir_graph *g, uint32_t node)
 {
     const ir_node *n = &g->nodes[node];
     const kb_type *t = &g->types[n->type];
-    int most = n->op == OP_matmul || n->op == OP_bmm ? 2 : n->op == OP_linear || n->op == OP_addmm ? 3 : 0;
+    int most = n->op == OP_matmul || n->op == OP_bmm ? 2 : n->op == OP_linear ? 3 : 0;
     if (!most || !is_half(t->dtype) || t->device || ir_is_written(g, node) || n->n_in > most || cg_numel(t) == 0)
         return false;
     for (int k = 0; k < n->n_in; k++)

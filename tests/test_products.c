@@ -60,7 +60,7 @@ Test(products, those_of_half_formats_take_along_what_follows, .init = interprete
         expect(text, 4, 1, 4);
         snprintf(text, sizeof text, "graph (%%0: %s[40, 16], %%1: %s[16, 24], %%2: %s[24]) {\n %%3 = tanh(%%0)\n %%4 = addmm(%%2, %%3, %%1)\n %%5 = relu(%%4)\n"
                  " %%6 = matmul(%%3, %%1)\n return %%5, %%6\n}\n", t, t, t);
-        expect(text, 5, 2, 5);
+        check(text);             /* an addmm has factors, which are operands */
         snprintf(text, sizeof text, "graph (%%0: %s[3, 4, 16], %%1: %s[3, 16, 24]) {\n %%2 = bmm(%%0, %%1)\n %%3 = mul(%%2, 0.5)\n %%4 = softmax(%%3) dim=2\n"
                  " %%5 = transpose(%%1) dim0=1 dim1=2\n %%6 = matmul(%%4, %%5)\n return %%6, %%2\n}\n", t, t);
         check(text);
