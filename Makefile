@@ -24,6 +24,7 @@ PEERS_ARGS    ?=
 FUZZ_SECONDS  ?= 60
 T             ?=
 RULES         ?=
+FROM          ?=
 GPU_CHECK_SIM ?=
 CASES         ?= tests/golden/ops.json
 CONFORMANCE_ARGS ?=
@@ -54,7 +55,7 @@ conformance: deps       ## the cases of a file through eager, compiled and inter
 
 .PHONY: test-cuda
 test-cuda: deps deps-test   ## device code: compiled for sm_80, sm_90 and sm_100, run on a simulated device (needs the CUDA toolkit's NVRTC; says so where it isn't)
-	+@$(SUB) lib backend sim-test build/tests/conformance build/bench/gpu_facts cuda-headers
+	+@$(SUB) lib backend sim-test build/tests/conformance build/tests/cuda_facts build/bench/gpu_facts cuda-headers
 	@tools/test-cuda.sh build
 
 .PHONY: test-cuda-host
@@ -117,9 +118,9 @@ fuzz: deps              ## random programs, each form against the others, for FU
 	@tools/run-each.sh 'fuzz_*' $(FUZZ_SECONDS)
 
 .PHONY: exhaustive
-exhaustive: deps        ## every f32 input of the unary functions, against float64 and eager against compiled; tens of minutes
+exhaustive: deps        ## every f32 input of the unary functions, against float64 and eager against compiled; hours (FROM=compiled_sweep/NAME or math_sweep/NAME goes on there)
 	+@$(SUB) lib backend exhaustives
-	@tools/run-each.sh '*_sweep' all 1
+	@tools/exhaustive.sh '$(FROM)'
 
 .PHONY: bless
 bless: deps deps-test   ## rewrite the golden IR from what the passes give now; read the diff before committing it

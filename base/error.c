@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-__thread kb_thread *kb_tls;
+__thread kb_thread *kb_tls __attribute__((tls_model("initial-exec")));
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 

@@ -22,7 +22,7 @@ typedef struct kb_thread {
 
 /* NULL until kb_thread_get. Of the general model: the room for fixed places is small and shared with every other library of a process, and one
  * that asks for it can fail to open at run time (from Python, from plug-ins). */
-extern __thread kb_thread *kb_tls;
+extern __thread kb_thread *kb_tls __attribute__((tls_model("initial-exec")));     /* one load; the library's only such variable, so that dlopen finds room */
 kb_thread *kb_thread_get(void);                 /* NULL only when memory is short */
 
 kn_status kb_fail(kn_status s, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -17,7 +17,8 @@
 #define KB_GEMM_H
 #include "base/kernel.h"
 
-enum { KB_GEMM_BATCH = 6, KB_GEMM_BLOCK = 256 /* of k, canonical */, KB_GEMM_PANEL = 16 /* columns of a packed panel */ };
+enum { KB_GEMM_BATCH = 6, KB_GEMM_BLOCK = 256 /* of k, canonical */, KB_GEMM_PANEL = 16 /* columns of a packed panel */,
+    KB_GEMM_FEW_ROWS = 32 /* up to which half weights are widened strip by strip, in a cache */ };
 
 /* B [k, n] rearranged once for many products, independent of the instruction set: ceil(n/16) panels of [k][16], the last one filled
  * up with zeros. The caller owns `data`, 64-byte aligned, of kb_gemm_packed_count(k, n) floats. */

@@ -3,7 +3,7 @@
  *   plan_bench [ROUNDS]      KN_BACKEND=interp: without machine code
  *
  * Planning, when every kernel has its code, for other batch sizes, per graph size: microseconds an operator, views included (the best and the median of the rounds),
- * and how many kernels the first sizes compiled; up to ten thousand operators. Then, with machine code: 1, 6 and 24 equal layers compiled from nothing and
+ * and how many kernels the first sizes compiled; up to ten thousand operators. The same of chains and binary trees of pointwise operators. Then, with machine code: 1, 6 and 24 equal layers compiled from nothing and
  * from the object cache on disk (a folder of its own), in milliseconds by the clock, the best of some rounds, and what 24 cost as a multiple of 1. */
 #include "base/env.h"
 #include "base/error.h"
@@ -54,9 +54,47 @@ static int layer(text *t, int x, int batch)
     return out;
 }
 
-static ir_graph *encoder(int layers, int batch)
+static ir_graph *parsed(text *t)
 {
     char error[256] = "";
+    ir_graph *g = ir_parse(t->s, error, sizeof error);
+    if (!g)
+        fprintf(stderr, "%s\n", error);
+    free(t->s);
+    return g;
+}
+
+/* Each operator takes the one before it and the input */
+static ir_graph *chain(int ops, int batch)
+{
+    static const char *const kinds[] = {"add", "mul", "maximum", "sub"};
+    text in = {malloc(MOST), 0, 1}, *t = &in;
+    PUT("graph (%%0: f32[%d, %d]) {\n", batch, WIDTH);
+    for (int i = 0; i < ops; i++, t->next++)
+        PUT(" %%%d = %s(%%%d, %%0%s)\n", t->next, kinds[i % 4], t->next - 1, i % 4 == 0 || i % 4 == 3 ? ", _" : "");
+    PUT(" return %%%d\n}\n", t->next - 1);
+    return parsed(t);
+}
+
+/* Leaves are the input and a number; every level adds neighbours */
+static ir_graph *tree(int ops, int batch)
+{
+    text in = {malloc(MOST), 0, 1}, *t = &in;
+    int leaves = 1, from = 1;
+    while (4 * leaves - 1 <= ops)
+        leaves *= 2;
+    PUT("graph (%%0: f32[%d, %d]) {\n", batch, WIDTH);
+    for (int i = 0; i < leaves; i++)
+        PUT(" %%%d = mul(%%0, %d.5)\n", t->next++, i);
+    for (int n = leaves; n > 1; n /= 2)
+        for (int i = 0; i < n / 2; i++, from += 2)
+            PUT(" %%%d = add(%%%d, %%%d, _)\n", t->next++, from, from + 1);
+    PUT(" return %%%d\n}\n", t->next - 1);
+    return parsed(t);
+}
+
+static ir_graph *encoder(int layers, int batch)
+{
     text in = {malloc(MOST), 0, 8}, *t = &in;
     PUT("graph (%%0: f32[%d, %d, %d], %%1: f32[%d], %%2: f32[%d], %%3: f32[%d, %d], %%4: f32[%d],", batch, TOKENS, WIDTH, WIDTH, WIDTH, WIDTH, WIDTH, WIDTH);
     PUT(" %%5: f32[%d, %d], %%6: f32[%d], %%7: f32[%d, %d]) {\n", 4 * WIDTH, WIDTH, 4 * WIDTH, WIDTH, 4 * WIDTH);
@@ -64,11 +102,7 @@ static ir_graph *encoder(int layers, int batch)
     for (int i = 0; i < layers; i++)
         x = layer(t, x, batch);
     PUT(" return %%%d\n}\n", x);
-    ir_graph *g = ir_parse(t->s, error, sizeof error);
-    if (!g)
-        fprintf(stderr, "%s\n", error);
-    free(t->s);
-    return g;
+    return parsed(t);
 }
 
 static double now(void)
@@ -80,13 +114,15 @@ static double now(void)
 
 static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
 
-static bool measure(int layers, int rounds)
+typedef ir_graph *(*maker)(int size, int batch);
+
+static bool measure(const char *what, maker make, int layers, int rounds)
 {
     double *us = malloc((size_t)rounds * sizeof *us);
     int compiled[3] = {0}, ops = 0;
     cg_stats s = {0};
     for (int i = -3; i < rounds; i++) {
-        ir_graph *g = encoder(layers, 2 + (i + 3) % 7);
+        ir_graph *g = make(layers, 2 + (i + 3) % 7);
         ops = 0;
         for (int64_t n = 0; g && n < g->n_nodes; n++)
             ops += g->nodes[n].op < OP_COUNT;
@@ -105,7 +141,7 @@ static bool measure(int layers, int rounds)
         ir_free(g);
     }
     qsort(us, (size_t)rounds, sizeof *us, by_size);
-    printf("%3d layers, %4d ops, %3d kernels, %3d eager steps: best %7.1f us (%.2f an op), median %7.1f us (%.2f an op); compiled %d, %d, %d\n", layers, ops,
+    printf("%s, %4d ops, %3d kernels, %3d eager steps: best %7.1f us (%.2f an op), median %7.1f us (%.2f an op); compiled %d, %d, %d\n", what, ops,
            s.kernels, s.eager_steps, us[0], us[0] / ops, us[rounds / 2], us[rounds / 2] / ops, compiled[0], compiled[1], compiled[2]);
     free(us);
     return true;
@@ -172,7 +208,10 @@ static void measure_compilation(void)
 int main(int argc, char **argv)
 {
     int rounds = argc > 1 ? atoi(argv[1]) : 200;
-    bool ok = measure(1, rounds) && measure(4, rounds) && measure(16, rounds) && measure(44, rounds / 4 + 1) && measure(435, rounds / 40 + 1);
+    bool ok = measure("1 layer", encoder, 1, rounds) && measure("4 layers", encoder, 4, rounds) && measure("16 layers", encoder, 16, rounds)
+        && measure("44 layers", encoder, 44, rounds / 4 + 1) && measure("435 layers", encoder, 435, rounds / 40 + 1);
+    for (int size = 100; ok && size <= 10000; size *= 10)
+        ok = measure("a chain", chain, size, 1 + 100 * rounds / size) && measure("a tree", tree, size, 1 + 100 * rounds / size);
     cg_shutdown();
     if (ok && strcmp(kb_env(KB_ENV_KN_BACKEND), "interp") != 0)
         measure_compilation();

@@ -57,7 +57,7 @@ bool cg_cache_identity(kb_text *t)
 void cg_cache_put_kernel(kb_text *t, const lp_kernel *k)
 {
     kb_put(t, "%s;", kb_isa_name(kb_cpu_isa()));
-    put_number(t, (uint64_t)k->n_outer << 32 | (uint64_t)k->n_phases << 16 | (uint64_t)k->fast << 1 | lp_is_huge(k));
+    put_number(t, (uint64_t)k->columns << 40 | (uint64_t)k->n_outer << 32 | (uint64_t)k->n_phases << 16 | (uint64_t)k->fast << 1 | lp_is_huge(k));
     put_number(t, k->inner.sym ? 0 : (uint64_t)k->inner.size);
     put_number(t, (uint64_t)k->n_buffers);
     for (int64_t b = 0; b < k->n_buffers; b++) {

@@ -4,6 +4,7 @@
  *   mean      sum / n                                       var   d = x - mean; sum(d·d) / max(n - correction, 0)
  *   softmax   m = max + 0; e = exp(x - m); e / sum(e)       std   sqrt(var)
  *   log_softmax (x - m) - log(sum(e))                       logsumexp  m = max + 0, 0 where infinite; m + log(sum(exp(x - m)))
+ *   argmax    the smallest place whose element is the maximum, or a NaN
  *   layer_norm r = 1 / sqrt(var + eps); ((x - mean)·r)·w + b         batch_norm by running statistics: the same
  *
  * With KN_FAST softmax multiplies by 1 / sum(e), which is at least 1, and f16 and bf16 stay f32 until they are stored.
@@ -41,16 +42,24 @@ int16_t cg_cell_add(cg_cells *c, cg_cell cell)
         cell.time++;
     } else if (cell.kind == CELL_CONST || cell.kind == CELL_SCALAR || cell.kind == CELL_SIZE) {
         cell.row = true;
-    } else if (cell.kind != CELL_LOAD) {
+    } else if (cell.kind != CELL_LOAD && cell.kind != CELL_PLACE) {
         cell.row = !element && c->space.inner;
     }
     c->v[c->n] = cell;
     return (int16_t)c->n++;
 }
 
+/* A number as an integer of that type: saturated, as conversions are (hardtanh's -1 is 0 for u8) */
+static int64_t as_integer(uint8_t type, double v)
+{
+    double least = type == KN_U8 ? 0 : type == KN_I8 ? INT8_MIN : type == KN_I16 ? INT16_MIN : type == KN_I32 ? INT32_MIN : -9e18;
+    double most = type == KN_U8 ? UINT8_MAX : type == KN_I8 ? INT8_MAX : type == KN_I16 ? INT16_MAX : type == KN_I32 ? INT32_MAX : 9e18;
+    return v != v ? 0 : (int64_t)(v < least ? least : v > most ? most : v);
+}
+
 static int16_t constant(cg_cells *c, uint8_t type, double v)
 {
-    return cg_cell_add(c, (cg_cell){.kind = CELL_CONST, .type = type, .value = v, .int_value = v > -9e18 && v < 9e18 ? (int64_t)v : 0});
+    return cg_cell_add(c, (cg_cell){.kind = CELL_CONST, .type = type, .value = v, .int_value = as_integer(type, v)});
 }
 
 static int16_t prim(cg_cells *c, lp_op op, uint8_t type, int16_t a, int16_t b)
@@ -257,6 +266,20 @@ static int16_t logsumexp(cg_cells *c, int16_t x)
     return prim(c, LP_ADD, t, m, function(c, "log", s));
 }
 
+/* The first place of the extremum, or of a NaN: the smallest of the places that hold what the row's extremum is. Places are i32: rows that long stay eager. */
+static int16_t place_of(cg_cells *c, lp_reduce kind, int16_t x)
+{
+    if (x < 0)
+        return x;
+    uint8_t t = c->v[x].type;
+    int16_t m = reduce(c, kind, x), here = prim(c, LP_EQ, LP_PRED, x, m), far = constant(c, KN_I32, INT32_MAX);
+    if (t == KN_F32 || t == KN_F64)
+        here = prim(c, LP_POR, LP_PRED, here, prim(c, LP_NE, LP_PRED, x, x));
+    int16_t at = convert(c, cg_cell_add(c, (cg_cell){.kind = CELL_PLACE, .type = KN_I64, .cost = 1}), KN_I32);
+    int16_t places = cg_cell_add(c, (cg_cell){.kind = CELL_PRIM, .op = LP_SEL, .type = KN_I32, .in = {here, at, far}, .n_in = 3, .cost = 1});
+    return reduce(c, LP_RED_MIN, places);
+}
+
 static int16_t reduction(cg_cells *c, uint32_t node)
 {
     const ir_graph *g = c->f->g;
@@ -270,6 +293,8 @@ static int16_t reduction(cg_cells *c, uint32_t node)
         r = reduce(c, op == OP_sum ? LP_RED_SUM : LP_RED_PROD, x);
     else if (op == OP_amax || op == OP_amin)
         r = reduce(c, op == OP_amax ? LP_RED_MAX : LP_RED_MIN, x);
+    else if (op == OP_argmax || op == OP_argmin)
+        r = place_of(c, op == OP_argmax ? LP_RED_MAX : LP_RED_MIN, x);
     else if (logic)
         r = reduce(c, op == OP_all ? LP_RED_AND : LP_RED_OR, x);
     else if (op == OP_mean)

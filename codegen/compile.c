@@ -257,7 +257,7 @@ static ir_graph *in_parts(ir_graph *g)
     ir_graph *smaller = on_device ? cg_decompose(g) : NULL;
     if (smaller)
         ir_free(g);
-    return cg_split(smaller ? smaller : g);
+    return cg_concat(cg_split(smaller ? smaller : g));
 }
 
 static cg_program *compile(const ir_graph *g, const cg_options *o)
@@ -267,6 +267,8 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
     ir_graph *best = in_parts(improved(g));
+    if (!o || !o->no_backend)
+        best = cg_widen(best);
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {

@@ -92,6 +92,8 @@ bool cg_device_code_shutdown(void)
     pthread_mutex_lock(&lock);
     bool stays = sweep();
     pthread_mutex_unlock(&lock);
+    if (!stays)
+        cg_lt_shutdown();
     return !stays;
 }
 
@@ -402,6 +404,55 @@ static void set_operators(cg_program *p)
     }
 }
 
+/* Products that cuBLASLt is to make. What was joined to one becomes a kernel of its own again. */
+static kn_status choose_library(cg_program *p, cg_step *st, const kb_cuda *c, const char *dump_dir, double *ms)
+{
+    cg_device_step *d = st->device;
+    cg_device_form plain = d->product;
+    bool joined = false;
+    *ms = 0;
+    if (!cg_lt_may(c, st->product))
+        return KN_OK;
+    if (d->joined && !(plain.entry = product_code(p, st, true, dump_dir, &plain.launch, ms, &joined)))
+        return kb_error_status();
+    d->lt = cg_lt_of(c, st->product, &plain);
+    if (!d->joined)
+        return KN_OK;
+    cg_device_entry_release(d->lt ? d->product.entry : plain.entry);
+    if (!d->lt)
+        return KN_OK;
+    double more = 0;
+    d->product = plain;
+    d->joined = false;
+    d->kernel.entry = kernel_code(p, st, 0, dump_dir, &d->kernel.launch, &more);
+    *ms += more;
+    return d->kernel.entry ? KN_OK : kb_error_status();
+}
+
+static kn_status choose_libraries(cg_program *p, const char *dump_dir)
+{
+    const kb_cuda *c = kb_cuda_get(p->device);
+    size_t most = 0;
+    kn_status s = c ? KN_OK : kb_error_status();
+    for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
+        cg_step *st = &p->steps[i];
+        double ms;
+        if (!st->product)
+            continue;
+        s = choose_library(p, st, c, dump_dir, &ms);
+        p->stats.kernels_compiled += ms > 0;
+        p->stats.codegen_ms += ms;
+        if (st->device->lt && cg_lt_workspace(st->device->lt) > most)
+            most = cg_lt_workspace(st->device->lt);
+    }
+    p->lt_at = (p->arena_bytes + 255) / 256 * 256;
+    if (most)
+        p->arena_bytes = p->lt_at + (int64_t)most;
+    else
+        p->lt_at = 0;
+    return s;
+}
+
 static void set_scratch(cg_program *p)
 {
     for (int i = 0; i < p->n_steps; i++) {
@@ -448,6 +499,8 @@ kn_status cg_device_make_code(cg_program *p, cg_lowered *lowered, const char *du
         if (v[i].status != KN_OK && s == KN_OK)
             s = kb_fail(v[i].status, "%s", v[i].text);
     }
+    if (s == KN_OK && n)
+        s = choose_libraries(p, dump_dir);
     for (int i = 0; i < p->n_steps && s == KN_OK; i++) {
         const cg_step *st = &p->steps[i];
         p->stats.kernels += (st->product != NULL) + (st->k && !(st->product && st->device->joined));

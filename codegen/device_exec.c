@@ -34,6 +34,12 @@ static kn_status launch(const run *r, const cg_device_form *f, void *const *ptrs
     return kb_cuda_check(r->c, result, l->name);
 }
 
+kn_status cg_device_launch(const kb_cuda *c, cu_stream stream, const cg_device_form *f, void *const *ptrs, int n_ptrs)
+{
+    const run r = {.c = c, .stream = stream};
+    return launch(&r, f, ptrs, n_ptrs, NULL, 0);
+}
+
 static kn_status run_kernel(const run *r, const cg_step *st)
 {
     void *ptrs[CG_MAX_BUFFERS];
@@ -61,6 +67,8 @@ static kn_status run_product(const run *r, const cg_step *st)
     const cg_product *q = st->product;
     void *ptrs[4 + CG_MAX_BUFFERS] = {at(r->bases, q->a), at(r->bases, q->b), at(r->bases, q->c), at(r->bases, q->bias)};
     int64_t own[32];
+    if (st->device->lt && cg_lt_run(st->device->lt, r->c, r->stream, ptrs, r->bases[CG_SLOT_ARENA] + r->p->lt_at))
+        return KN_OK;
     const cg_device_form *f = &st->device->product;
     if (f->launch.vector > 1 && (((uintptr_t)ptrs[0] | (uintptr_t)ptrs[1]) & 15) && !(f = cg_device_unaligned_product(r->p, st)))
         return kb_error_status();

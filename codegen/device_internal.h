@@ -7,12 +7,14 @@
 #include <pthread.h>
 
 typedef struct cg_device_entry cg_device_entry;         /* the cache of equal texts */
+typedef struct cg_lt cg_lt;                             /* device_lt.c: a product that cuBLASLt makes */
 typedef struct cg_device_form { cg_device_entry *entry; cg_launch launch; } cg_device_form;
 
 /* Of a step with a kernel, a product, or both: the product first, then the kernel on its result; or with an operator's own code. */
 struct cg_device_step {
     cg_device_form kernel /* or operator */, product;
     bool joined;                                /* the product does the kernel's work on its elements */
+    cg_lt *lt;                                  /* makes the product, unless it fails; NULL: our own kernel does */
     pthread_mutex_t lock;
     cg_device_form unaligned, unaligned_product;        /* for pointers that aren't multiples of 16; made when they are needed, under lock */
 };
@@ -29,6 +31,17 @@ bool cg_device_code_shutdown(void);             /* true when no code is in use a
 kn_status cg_device_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs, bool given, bool *wrote);
 /* Starts the steps on a stream. Kernels take scalars from scalars_at on the device, step after step, where that isn't NULL. */
 kn_status cg_device_start(const cg_program *p, const kb_cuda *c, cu_stream stream, char *const *bases, const int64_t *scalars, const char *scalars_at, bool *wrote);
+/* One form on pointers alone, without scalars. */
+kn_status cg_device_launch(const kb_cuda *c, cu_stream stream, const cg_device_form *f, void *const *ptrs, int n_ptrs);
+
+/* device_lt.c. May the product become cuBLASLt's (or has it)? false: not eligible, no library, or decided otherwise. */
+bool cg_lt_may(const kb_cuda *c, const cg_product *q);
+/* Decided now if it hasn't been; own: our own kernel for it, with nothing joined. NULL: our own. */
+cg_lt *cg_lt_of(const kb_cuda *c, const cg_product *q, const cg_device_form *own);
+size_t cg_lt_workspace(const cg_lt *x);
+/* a, b, c, bias (or NULL). false: nothing was done, our own kernel has to. */
+bool cg_lt_run(cg_lt *x, const kb_cuda *c, cu_stream stream, void *const *ptrs, void *workspace);
+void cg_lt_shutdown(void);                      /* nothing that was chosen is in use any more */
 /* device_graph.c. NULL where the program can't be captured, or memory is short. */
 cg_device_graph *cg_device_graph_new(const cg_program *p);
 void cg_device_graph_free(const cg_program *p);

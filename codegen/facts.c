@@ -4,7 +4,7 @@
  * read it since. Inputs of one alias class are one storage here. A fresh result is the first write of its own storage.
  *
  * KIND. What can be part of a generated kernel: pointwise ops with a body, in every dtype; copies that views make; writes whose target is no operand seen
- * through another map; reductions over trailing axes; softmax and layer_norm over trailing axes; batch_norm in evaluation. The rest is CG_EAGER, empty
+ * through another map; reductions over trailing axes, on the CPU over neighbouring axes before them too; softmax and layer_norm over trailing axes; batch_norm in evaluation. The rest is CG_EAGER, empty
  * tensors included. CG_PRODUCT is a call of the matrix product or of a convolution, prepared.
  */
 #include "base/body.h"
@@ -100,22 +100,65 @@ int64_t cg_trailing(const kb_type *x, const int64_t *list)
     return mask ? 0 : inner;
 }
 
+/* The reduced part when it is a run of axes before the last one, and the elements after it in *cols; else 0. */
+static int64_t middle(const kb_type *x, const int64_t *list, int64_t *cols)
+{
+    unsigned mask = 0;
+    int64_t inner = 1;
+    int d = x->rank - 1;
+    if (list[0] <= 0)
+        return 0;
+    for (int64_t i = 0; i < list[0]; i++)
+        mask |= 1u << (list[1 + i] < 0 ? list[1 + i] + x->rank : list[1 + i]);
+    for (*cols = 1; d >= 0 && !(mask >> d & 1); d--)
+        *cols *= x->size[d].v;
+    if (d == x->rank - 1)
+        return 0;
+    for (; d >= 0 && (mask >> d & 1); d--) {
+        inner *= x->size[d].v;
+        mask &= ~(1u << d);
+    }
+    return mask ? 0 : inner;
+}
+
+/* Reductions over axes before the last: columns side by side, from a width on that vectors fill. Few long ones: the eager kernel shares each among threads. */
+static bool is_columns(const ir_graph *g, const ir_node *n, cg_fact *f)
+{
+    enum { NARROW = 16, FEW = 1024, LONG = 1 << 12 };
+    const kb_type *x = ir_type(g, ir_in(g, n, 0));
+    int64_t cols = 0, inner = middle(x, ir_words(g, n), &cols);
+    if (!inner || cols < NARROW || (inner > LONG && cg_numel(x) / inner < FEW))
+        return false;
+    f->inner = inner;
+    f->cols = cols;
+    return true;
+}
+
 static cg_kind reduction_kind(const ir_graph *g, const ir_node *n, bool on_device, cg_fact *f)
 {
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
     kb_opcode op = (kb_opcode)n->op;
     kn_dtype in = x->dtype, out = g->types[n->type].dtype;
     bool logic = op == OP_all || op == OP_any;
-    if (op == OP_argmax || op == OP_argmin || (!logic && in == KN_BOOL && (op == OP_amax || op == OP_amin)))
+    if (op == OP_argmax || op == OP_argmin) {
+        f->math = in;
+        f->inner = on_device || in == KN_BOOL || is_half(in) ? 0 : cg_trailing(x, ir_words(g, n));
+        f->numel = cg_numel(x);
+        f->cost = 6;
+        return f->inner && f->inner < INT32_MAX && (f->numel / f->inner >= 4 || f->inner <= 1 << 16) ? CG_REDUCE : CG_EAGER;
+    }
+    if ((!logic && in == KN_BOOL && (op == OP_amax || op == OP_amin)))
         return CG_EAGER;
     if (!logic && kb_math_type(out) != f->math)
         return CG_EAGER;
     f->inner = cg_trailing(x, ir_words(g, n));
     f->numel = cg_numel(x);
+    f->cost = op == OP_logsumexp ? 40 : op == OP_var || op == OP_std ? 10 : 3;
+    if (f->inner == 0 && !on_device && is_columns(g, n, f))
+        return CG_REDUCE;
     /* One row of a huge tensor: the eager kernel splits it among threads, a row here is one thread's. */
     if (f->inner == 0 || (!on_device && f->numel / f->inner < 4 && f->inner > 1 << 16))
         return CG_EAGER;
-    f->cost = op == OP_logsumexp ? 40 : op == OP_var || op == OP_std ? 10 : 3;
     return CG_REDUCE;
 }
 
@@ -261,6 +304,50 @@ static cg_kind custom_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
     return f->cost > CG_MAX_COST / 2 ? CG_EAGER : CG_POINT;
 }
 
+/* Does the write fill the next part, from `covered` on along one dimension, of a row-major storage of type t? Gives where the part ends, or -1. */
+static int64_t fills(const ir_graph *g, const ir_node *write, const kb_type *t, int64_t covered, int *dim)
+{
+    ir_ref target = ir_in(g, write, 0), source = ir_in(g, write, 1);
+    const kb_type *v = ir_type(g, target);
+    if (write->op != OP_copy_ || v->rank != t->rank || !ir_is(source) || ir_get(g, source)->root == ir_get(g, target)->root)
+        return -1;
+    for (int d = 0; d < t->rank; d++) {
+        if (v->stride[d].v != t->stride[d].v)
+            return -1;
+        if (v->size[d].v == t->size[d].v)
+            continue;
+        if (*dim >= 0 && *dim != d)
+            return -1;
+        *dim = d;
+    }
+    int64_t at = *dim < 0 ? 0 : covered * t->stride[*dim].v;
+    return ir_offset(g, target) != at ? -1 : *dim < 0 ? 0 : covered + v->size[*dim].v;
+}
+
+/* A tensor filled with a number of which nothing is left before anybody reads it: copies into its parts, one after another, come first. */
+static bool is_overwritten(const ir_graph *g, uint32_t at)
+{
+    enum { FAR = 1024 };
+    const kb_type *t = &g->types[g->nodes[at].type];
+    int64_t covered = 0;
+    int dim = -1;
+    if (g->nodes[at].op != OP_full || !g->versions[at])
+        return false;
+    for (int64_t i = at + 1; i < g->n_nodes && i < at + FAR; i++) {
+        const ir_node *n = &g->nodes[i];
+        bool touches = false;
+        for (int k = 0; k < n->n_in; k++)
+            touches |= ir_is(ir_in(g, n, k)) && ir_get(g, ir_in(g, n, k))->root == at;
+        if (!touches || (n->op < OP_COUNT && n->flags & IR_N_VIEW))
+            continue;
+        if (n->op >= OP_COUNT || kb_op_info((kb_opcode)n->op)->cls != KB_WRITE || (covered = fills(g, n, t, covered, &dim)) < 0)
+            return false;
+        if (dim < 0 || covered == t->size[dim].v)
+            return true;
+    }
+    return false;
+}
+
 static cg_kind kind_of(cg_facts *f, uint32_t at)
 {
     const ir_graph *g = f->g;
@@ -274,6 +361,8 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
         return CG_SKIP;
     const kb_type *domain = copies ? ir_type(g, ir_in(g, n, 0)) : &g->types[n->type];
     me->numel = cg_numel(domain);
+    if (!f->all_eager && is_overwritten(g, at))
+        return CG_SKIP;
     if (!f->all_eager && is_channel_norm(g, at, me))
         return CG_CHANNEL_NORM;
     if (f->all_eager || info->n_out > 1 || me->numel == 0)

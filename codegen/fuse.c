@@ -145,7 +145,7 @@ static bool few_rounds(const cg_facts *f, const set *s)
 typedef struct walk {
     int32_t *stack;
     uint32_t *seen, stamp;
-    int32_t *cover;             /* by node: groups with members on both sides of the gap before it */
+    int32_t *gap;               /* by node: the nearest gap before a node, not after this one's, that no group has members on both sides of; found by the chain */
 } walk;
 
 static int32_t first_member(const cg_group *g) { return g->product >= 0 && g->product < g->nodes[0] ? g->product : g->nodes[0]; }
@@ -156,11 +156,25 @@ static int32_t last_member(const cg_group *g)
     return last > g->second ? last : g->second;
 }
 
-/* The group comes (by 1) or goes (by -1) */
-static void span(walk *w, const cg_group *g, int by)
+static int32_t gap_before(walk *w, int32_t node)
 {
-    for (int32_t i = first_member(g) + 1; i <= last_member(g); i++)
-        w->cover[i] += by;
+    int32_t top = node;
+    while (w->gap[top] != top)
+        top = w->gap[top];
+    while (w->gap[node] != top) {
+        int32_t next = w->gap[node];
+        w->gap[node] = top;
+        node = next;
+    }
+    return top;
+}
+
+/* Gaps that the group spans are closed for good: groups only become part of larger ones. */
+static void span(walk *w, const cg_group *g)
+{
+    int32_t first = first_member(g);
+    for (int32_t i = gap_before(w, last_member(g)); i > first; i = gap_before(w, i))
+        w->gap[i] = i - 1;
 }
 
 /* Does a way lead from group `from` to group `to` through another group? Walks dependences backwards from `to`, as far as `from` can be: before a gap
@@ -168,9 +182,7 @@ static void span(walk *w, const cg_group *g, int by)
 static bool way_around(const cg_facts *f, const cg_groups *gs, walk *w, int32_t from, int32_t to)
 {
     int64_t top = 0;
-    int32_t oldest = first_member(&gs->v[from]);
-    while (w->cover[oldest])
-        oldest--;
+    int32_t oldest = gap_before(w, first_member(&gs->v[from]));
     w->stamp++;
     w->stack[top++] = to;
     w->seen[to] = w->stamp;
@@ -215,13 +227,11 @@ static bool merge(cg_facts *f, cg_groups *gs, walk *w, int32_t a, int32_t b)
     if (!nodes)
         return false;
     memcpy(nodes, s.nodes, (size_t)s.n * sizeof *nodes);
-    span(w, x, -1);
-    span(w, y, -1);
     x->nodes = nodes;
     x->n = s.n;
     x->cost += y->cost;
     y->dead = true;
-    span(w, x, 1);
+    span(w, x);
     for (int i = 0; i < s.n; i++)
         f->node[nodes[i]].group = a;
     return true;
@@ -337,9 +347,8 @@ static void attach_products(cg_facts *f, cg_groups *gs, walk *w)
             if (maker->fused || !follower->fused || follower->dead || follower->product >= 0 || !pays(f, p) || !follows(f, follower, p)
                 || !acyclic(f, gs, w, own, f->node[p].group))
                 continue;
-            span(w, follower, -1);
             follower->product = p;
-            span(w, follower, 1);
+            span(w, follower);
             maker->dead = true;
             f->node[p].group = own;
         }
@@ -361,9 +370,8 @@ static void attach_seconds(cg_facts *f, cg_groups *gs, walk *w)
         if (first->product < 0 || first->second >= 0 || !cg_chain_legal(f, first, i) || !cg_chain_pays(f, first, i)
             || !acyclic(f, gs, w, f->node[maker].group, own))
             continue;
-        span(w, first, -1);
         first->second = i;
-        span(w, first, 1);
+        span(w, first);
         gs->v[own].dead = true;
         f->node[i].group = f->node[maker].group;
     }
@@ -390,8 +398,10 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs)
     int32_t *last = kb_calloc((size_t)f->g->n_nodes + 1, sizeof *last);
     w.stack = kb_calloc((size_t)gs->n + 1, sizeof *w.stack);
     w.seen = kb_calloc((size_t)gs->n + 1, sizeof *w.seen);
-    w.cover = kb_calloc((size_t)f->g->n_nodes + 1, sizeof *w.cover);
-    if (!last || !w.stack || !w.seen || !w.cover)
+    w.gap = kb_calloc((size_t)f->g->n_nodes + 1, sizeof *w.gap);
+    for (int32_t i = 0; w.gap && i < (int32_t)f->g->n_nodes; i++)
+        w.gap[i] = i;
+    if (!last || !w.stack || !w.seen || !w.gap)
         s = kb_error_status();
     if (s == KN_OK) {
         merge_chains(f, gs, &w);
@@ -405,7 +415,7 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs)
     kb_free(last);
     kb_free(w.stack);
     kb_free(w.seen);
-    kb_free(w.cover);
+    kb_free(w.gap);
     return s;
 }
 
@@ -450,58 +460,103 @@ static bool checks(const cg_facts *f, const cg_group *g)
     return !g->fused && kb_op_checks((kb_opcode)n->op, ir_words(f->g, n));
 }
 
-static bool is_ready(const cg_facts *f, const cg_group *g, int32_t self, const uint8_t *done)
+/* Groups that wait for nothing, the one with the earliest first member on top */
+typedef struct heap { int32_t *v; int64_t n; } heap;
+
+static bool before(const cg_groups *gs, int32_t a, int32_t b) { return gs->v[a].nodes[0] < gs->v[b].nodes[0]; }
+
+static void heap_add(const cg_groups *gs, heap *h, int32_t group)
 {
+    int64_t i = h->n++;
+    for (; i > 0 && before(gs, group, h->v[(i - 1) / 2]); i = (i - 1) / 2)
+        h->v[i] = h->v[(i - 1) / 2];
+    h->v[i] = group;
+}
+
+static int32_t heap_take(const cg_groups *gs, heap *h)
+{
+    int32_t top = h->v[0], last = h->v[--h->n];
+    int64_t i = 0;
+    for (int64_t k = 1; k < h->n; k = 2 * i + 1) {
+        k += k + 1 < h->n && before(gs, h->v[k + 1], h->v[k]);
+        if (!before(gs, h->v[k], last))
+            break;
+        h->v[i] = h->v[k];
+        i = k;
+    }
+    h->v[i] = last;
+    return top;
+}
+
+/* What each group waits for, and who waits for it: edges of one group stand together. */
+typedef struct waits { int32_t *left, *first, *next; int64_t n; heap ready, writers /* of inputs */; } waits;
+
+static void each_edge(const cg_facts *f, const cg_groups *gs, int32_t group, waits *w, bool fill)
+{
+    const cg_group *g = &gs->v[group];
     for (int i = 0; i < cg_members(g); i++) {
         const cg_fact *m = &f->node[cg_member(g, i)];
         for (int32_t d = m->first_dep; d < m->first_dep + m->n_deps; d++) {
             int32_t p = f->node[f->deps[d]].group;
-            if (p != self && p >= 0 && !done[p])
-                return false;
+            if (p == group || p < 0)
+                continue;
+            if (fill)
+                w->next[w->first[p]++] = group;
+            else
+                w->first[p + 1]++, w->left[group]++;
         }
     }
+}
+
+static bool waits_init(const cg_facts *f, const cg_groups *gs, waits *w)
+{
+    size_t n = (size_t)gs->n + 2;
+    int32_t *v = kb_calloc(4 * n + (size_t)f->n_deps + 1, sizeof *v);
+    if (!v)
+        return false;
+    *w = (waits){.left = v, .first = v + n, .ready.v = v + 2 * n, .writers.v = v + 3 * n, .next = v + 4 * n};
+    for (int32_t i = 0; i < (int32_t)gs->n; i++)
+        if (!gs->v[i].dead)
+            each_edge(f, gs, i, w, false);
+    for (size_t i = 1; i < n; i++)
+        w->first[i] += w->first[i - 1];
+    for (int32_t i = 0; i < (int32_t)gs->n; i++)
+        if (!gs->v[i].dead)
+            each_edge(f, gs, i, w, true);
+    for (size_t i = n - 1; i > 0; i--)          /* filling moved each to the next one's start */
+        w->first[i] = w->first[i - 1];
+    w->first[0] = 0;
     return true;
+}
+
+static void is_free(const cg_facts *f, const cg_groups *gs, waits *w, int32_t group)
+{
+    heap_add(gs, writes_input(f, &gs->v[group]) ? &w->writers : &w->ready, group);
 }
 
 /* Program order of first members, as far as dependences allow; writes to inputs wait for the checks of values that can come before them. */
 kn_status cg_order(cg_facts *f, cg_groups *gs)
 {
-    uint8_t *done = kb_calloc((size_t)gs->n + 1, 1);
-    gs->order = kb_calloc((size_t)gs->n + 1, sizeof *gs->order);
+    waits w;
     int64_t left = 0, checks_left = 0;
-    if (!done || !gs->order) {
-        kb_free(done);
+    gs->order = kb_calloc((size_t)gs->n + 1, sizeof *gs->order);
+    if (!gs->order || !waits_init(f, gs, &w))
         return kb_error_status();
-    }
-    for (int64_t i = 0; i < gs->n; i++) {
+    for (int32_t i = 0; i < (int32_t)gs->n; i++) {
         left += !gs->v[i].dead;
         checks_left += !gs->v[i].dead && checks(f, &gs->v[i]);
+        if (!gs->v[i].dead && !w.left[i])
+            is_free(f, gs, &w, i);
     }
-    int64_t first = 0;
-    while (left) {
-        int64_t best = -1, waiting = -1;
-        while (first < gs->n && (done[first] || gs->v[first].dead))
-            first++;
-        for (int64_t i = first; i < gs->n; i++) {
-            if (done[i] || gs->v[i].dead || !is_ready(f, &gs->v[i], (int32_t)i, done))
-                continue;
-            bool waits = checks_left && writes_input(f, &gs->v[i]);
-            int64_t *slot = waits ? &waiting : &best;
-            if (*slot < 0 || gs->v[i].nodes[0] < gs->v[*slot].nodes[0])
-                *slot = i;
-            if (!checks_left && *slot == i && gs->v[i].nodes[0] <= gs->v[first].nodes[0])
-                break;
-        }
-        best = best < 0 ? waiting : best;
-        if (best < 0) {
-            kb_free(done);
-            return kb_fail(KN_E_INTERNAL, "groups of a graph wait for each other");
-        }
-        done[best] = 1;
-        left--;
+    for (; left && w.ready.n + w.writers.n; left--) {
+        bool writes = !w.ready.n || (w.writers.n && !checks_left && before(gs, w.writers.v[0], w.ready.v[0]));
+        int32_t best = heap_take(gs, writes ? &w.writers : &w.ready);
         checks_left -= checks(f, &gs->v[best]);
-        gs->order[gs->n_order++] = (int32_t)best;
+        gs->order[gs->n_order++] = best;
+        for (int32_t e = w.first[best]; e < w.first[best + 1]; e++)
+            if (--w.left[w.next[e]] == 0)
+                is_free(f, gs, &w, w.next[e]);
     }
-    kb_free(done);
-    return KN_OK;
+    kb_free(w.left);
+    return left ? kb_fail(KN_E_INTERNAL, "groups of a graph wait for each other") : KN_OK;
 }

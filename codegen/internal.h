@@ -21,7 +21,7 @@ typedef enum cg_kind {
     CG_POINT,           /* pointwise, with a body */
     CG_COPY,            /* a view op that copies: iterates over its operand's shape */
     CG_WRITE,           /* pointwise into operand 0's storage */
-    CG_REDUCE,          /* over trailing axes */
+    CG_REDUCE,          /* over trailing axes, or over neighbours before them (columns) */
     CG_SOFTMAX,         /* softmax, log_softmax over the last axis */
     CG_NORM,            /* layer_norm */
     CG_CHANNEL_NORM,    /* batch_norm in evaluation; inner: a plane, one channel's */
@@ -32,6 +32,7 @@ typedef enum cg_kind {
 typedef struct cg_fact {
     uint8_t kind;
     kn_dtype math;
+    int64_t cols;               /* of a reduction over leading or middle axes: elements after these; else 0 */
     int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none), of a product: columns (of a convolution: places) */
     int32_t group;
     int32_t writer;             /* the node that gives this value: itself, or for a projection its operator; -1 for inputs and scalars */
@@ -63,8 +64,12 @@ kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type 
 static inline bool cg_is_weak(const ir_graph *g, ir_ref r) { uint16_t op = ir_get(g, r)->op; return op == IR_SCALAR || op == IR_CONST; }
 int64_t cg_numel(const kb_type *t);
 int64_t cg_trailing(const kb_type *x, const int64_t *dims);     /* elements reduced to one, if these are trailing axes; else 0 */
+ir_graph *cg_concat(ir_graph *g);   /* concat.c: concatenation in place. Takes g over */
 ir_graph *cg_decompose(const ir_graph *g);  /* decompose.c: of a device: operators without code of their own, as smaller ones. NULL: there are none */
 ir_graph *cg_split(ir_graph *g);    /* split.c: long rows that are reduced, in chunks. Takes g over */
+ir_graph *cg_widen(ir_graph *g);    /* widen.c: products of f16 and bf16 as conversions and f32 products. Takes g over */
+/* g anew, the wanted nodes as `rewritten` emits them (map: by g's nodes); g itself where that fails. Takes g over. */
+ir_graph *cg_rewrite(ir_graph *g, bool (*wanted)(const ir_graph *g, uint32_t node), ir_ref (*rewritten)(ir_graph *to, const ir_graph *g, uint32_t node, const ir_ref *map));
 
 /* How a pointwise node is computed: a row of bodies.def and which operands it takes, or a plain conversion (body NULL). */
 typedef struct cg_recipe {
@@ -81,7 +86,8 @@ bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r)
 /* The row-major index space of a group, cut where any member's shape has a boundary. */
 typedef struct cg_space {
     int64_t numel, inner;       /* inner: 0 when nothing is reduced */
-    int n, n_outer;             /* dimensions; those before the reduced part */
+    int64_t cols;               /* points after the reduced part; 1, but for columns */
+    int n, n_outer, n_reduced;  /* dimensions; those before the reduced part (all, when nothing is); those of it */
     int64_t size[CG_MAX_DIMS];
 } cg_space;
 
@@ -103,6 +109,7 @@ bool cg_is_row(const cg_facts *f, const cg_space *s, uint32_t node);      /* com
 /* The space with neighbouring dimensions joined where every access allows it: a kernel's nest. */
 typedef struct cg_nest {
     int n_outer;
+    bool columns;               /* the last outer dimension comes after the inner one in the space */
     int64_t outer[LP_MAX_OUTER], inner;
     int first[LP_MAX_OUTER + 1];        /* of each nest dimension (the inner one last): the space's innermost dimension in it, -1: size 1 */
 } cg_nest;
@@ -243,6 +250,7 @@ struct cg_program {
     int64_t *input_bytes;       /* of a device: what each input's view spans */
     cg_device_graph *graph;     /* .reduce_overhead on a device; NULL: run step by step */
     int64_t check_at;           /* of a device: where in the arena operators say that a value was out of range */
+    int64_t lt_at;              /* of a device: where in the arena cuBLASLt's workspace is */
     double *consts;
     bool *packs;                /* by input; NULL: nowhere */
     cg_control **controls;      int64_t n_controls, cap_controls;

@@ -173,22 +173,24 @@ static bool huge(const lp_kernel *k) { return k->inner.size > INT32_MAX; }      
 static int inner_class(const lp_buffer *b) { return b->inner_stride == 0 ? 0 : b->inner_stride == 1 ? 1 : 2; }
 
 /* What the code of a buffer's accesses depends on, as a number */
-static uint64_t buffer_form(const lp_buffer *b, int n_outer)
+static uint64_t buffer_form(const lp_buffer *b, int n_outer, bool columns)
 {
     uint64_t form = (uint64_t)b->dtype << 8 | (uint64_t)inner_class(b) << 4 | (uint64_t)b->read << 1 | b->written;
     for (int d = 0; d < n_outer; d++)
         form |= (uint64_t)(b->stride[d] != 0) << (16 + d);
+    if (columns && b->stride[n_outer - 1] == 1)
+        form |= 1u << 3;
     return form;
 }
 
 bool lp_is_huge(const lp_kernel *k) { return huge(k); }
-uint64_t lp_buffer_form(const lp_kernel *k, int64_t b) { return buffer_form(&k->buffers[b], k->n_outer); }
+uint64_t lp_buffer_form(const lp_kernel *k, int64_t b) { return buffer_form(&k->buffers[b], k->n_outer, k->columns); }
 
 uint64_t lp_form(const lp_kernel *k)
 {
-    uint64_t h = mix((uint64_t)k->n_outer, (uint64_t)k->fast << 1 | huge(k));
+    uint64_t h = mix((uint64_t)k->n_outer | (uint64_t)k->columns << 8, (uint64_t)k->fast << 1 | huge(k));
     for (int64_t b = 0; b < k->n_buffers; b++)
-        h = mix(mix(h, buffer_form(&k->buffers[b], k->n_outer)), (uint64_t)k->buffers[b].offset);
+        h = mix(mix(h, lp_buffer_form(k, b)), (uint64_t)k->buffers[b].offset);
     for (int s = 0; s < k->n_scalars; s++)
         h = mix(h, k->scalar_dtype[s]);
     for (int p = 0; p < k->n_phases; p++)
@@ -209,10 +211,10 @@ uint64_t lp_hash(const lp_kernel *k)
 bool lp_same_form(const lp_kernel *a, const lp_kernel *b)
 {
     if (a->fast != b->fast || a->n_outer != b->n_outer || huge(a) != huge(b) || a->n_insts != b->n_insts || a->n_buffers != b->n_buffers || a->n_scalars != b->n_scalars
-        || a->n_phases != b->n_phases)
+        || a->n_phases != b->n_phases || a->columns != b->columns)
         return false;
     for (int64_t i = 0; i < a->n_buffers; i++)
-        if (buffer_form(&a->buffers[i], a->n_outer) != buffer_form(&b->buffers[i], b->n_outer) || a->buffers[i].offset != b->buffers[i].offset)
+        if (lp_buffer_form(a, i) != lp_buffer_form(b, i) || a->buffers[i].offset != b->buffers[i].offset)
             return false;
     for (int p = 0; p < a->n_phases; p++)
         if (a->phases[p].kind != b->phases[p].kind || a->phases[p].n != b->phases[p].n)
@@ -245,7 +247,7 @@ bool lp_reduces(const lp_kernel *k)
     return k->n_phases > 1;
 }
 
-bool lp_wants_inner(const lp_kernel *k) { return (k->n_outer > 0 && k->inner.size <= LP_SHORT_ROW) || lp_reduces(k); }
+bool lp_wants_inner(const lp_kernel *k) { return !k->columns && ((k->n_outer > 0 && k->inner.size <= LP_SHORT_ROW) || lp_reduces(k)); }
 
 /* One phase: some lines ahead, which hardware stops doing at each page. Several: the next row, where rows are long enough. */
 void lp_set_ahead(lp_kernel *k)
@@ -371,7 +373,7 @@ static kn_status check_inst(const lp_kernel *k, int64_t at, lp_phase_kind kind)
 kn_status lp_verify(const lp_kernel *k)
 {
     int64_t at = 0;
-    if (k->n_outer < 0 || k->n_outer > LP_MAX_OUTER || k->inner.size < 1)
+    if (k->n_outer < 0 || k->n_outer > LP_MAX_OUTER || k->inner.size < 1 || (k->columns && (!k->n_outer || !k->inner.sym)))
         return bad(k, -1, "bad dimensions");
     for (int p = 0; p < k->n_phases; p++) {
         if (k->phases[p].first != at || at + k->phases[p].n > k->n_insts)

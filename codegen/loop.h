@@ -11,15 +11,19 @@
  * after its phase). What a later phase needs again is computed again or stored to a buffer and loaded: a LOAD sees STOREs of earlier phases of the same row.
  * REDUCE follows CAPTURE 15 over the inner dimension: chunks of 4,096; 32 lanes; a lane starts with its first element; folds 16, 8, 4, 2, 1; chunks in order.
  *
+ * COLUMNS. Where k->columns is set, the last outer dimension lies closer in memory than the inner one: a reduction over leading or middle axes. Machine code then
+ * goes along the columns side by side, a piece of some hundred at a time, phase after phase; row values are one a column. Nothing else differs but REDUCE, which
+ * follows CAPTURE 15 for other axes: element after element in blocks of 256, blocks in order.
+ *
  * BUFFERS. Element (o, i) of buffer b is at byte base + (offset + sum o[d]*stride[d] + i*inner_stride) * elem. Two buffers of a kernel may be the same memory only
  * where the loads and stores of the kernel are at the same coordinates (in place), never at different ones.
  *
  * SIZES. Machine code takes outer sizes and strides at run time, from the SHAPE that lp_shape writes. It may hold: the number of dimensions, which outer
- * strides are zero, whether an inner stride is 0, 1 or another, buffer offsets, hints, and the inner size where inner.sym is 0. Where inner.sym is set,
+ * strides are zero, whether an inner stride (of columns: the last outer one) is 0, 1 or another, buffer offsets, hints, and the inner size where inner.sym is 0. Where inner.sym is set,
  * the inner size is a run-time value too: one compiled kernel serves every size. Rows whose length the code knows are faster when they are short.
  *
  * FAST kernels (KN_FAST) may differ from eager's bits: f16 and bf16 are rounded where they are stored, lp_emit relaxes what it is given (relax.c), and a
- * backend may add up in another order and multiply into a sum. All else in this text holds for them too. They share code with no other kernel.
+ * backend may multiply into a sum. All else in this text holds for them too. They share code with no other kernel.
  *
  * Kernels are equal when one's machine code serves the other: lp_hash and lp_equal ignore names and run-time sizes. Who interprets a kernel uses his
  * own copy, for its sizes.
@@ -79,6 +83,7 @@ typedef struct lp_kernel {
     int n_outer;
     lp_dim outer[LP_MAX_OUTER];     /* outermost first; adjacent dimensions already collapsed where strides allow */
     lp_dim inner;
+    bool columns;                   /* see above */
     lp_inst *insts;     int64_t n_insts, cap_insts;
     lp_buffer *buffers; int64_t n_buffers, cap_buffers;
     int n_scalars;                  /* run-time scalars: 8-byte values of bool, i64 or f64 */

@@ -234,6 +234,19 @@ static void fold_close(fold *f, lp_reduce kind, uint8_t t)
     f->n = 0;
 }
 
+/* Of columns: in order, in blocks of 256; lane 0 holds the block so far */
+static void fold_add_column(fold *f, lp_reduce kind, uint8_t t, cell x)
+{
+    enum { BLOCK = 256 };
+    if (f->n == BLOCK) {
+        f->total = f->any ? fold2(kind, t, f->total, f->lane[0]) : f->lane[0];
+        f->any = true;
+        f->n = 0;
+    }
+    f->lane[0] = f->n ? fold2(kind, t, f->lane[0], x) : x;
+    f->n++;
+}
+
 static void fold_add(fold *f, lp_reduce kind, uint8_t t, cell x)
 {
     if (!in_lanes(kind)) {
@@ -249,8 +262,12 @@ static void fold_add(fold *f, lp_reduce kind, uint8_t t, cell x)
 }
 
 /* What ignoring NaNs leaves of a row of NaNs. */
-static cell fold_end(fold *f, lp_reduce kind, uint8_t t)
+static cell fold_end(fold *f, lp_reduce kind, uint8_t t, bool columns)
 {
+    if (columns && f->n) {
+        f->total = f->any ? fold2(kind, t, f->total, f->lane[0]) : f->lane[0];
+        f->n = 0;
+    }
     fold_close(f, kind, t);
     if ((kind == LP_RED_MAX_ANY || kind == LP_RED_MIN_ANY) && compare(LP_NE, t, f->total, f->total)) {
         if (t == KN_F32)
@@ -309,7 +326,7 @@ static cell step(run *r, int64_t at, int64_t i)
     case LP_INDEX: out.l = (int)n->a < r->k->n_outer ? r->at[n->a] : i; return out;
     case LP_LOAD: memcpy(&out, address(r, n->a, i), kb_dtype_bytes((kn_dtype)n->type)); return out;
     case LP_STORE: memcpy(address(r, n->b, i), &a, kb_dtype_bytes((kn_dtype)n->type)); return out;
-    case LP_REDUCE: fold_add(&r->folds[r->fold_of[at]], (lp_reduce)n->imm.bits, n->type, a); return out;
+    case LP_REDUCE: (r->k->columns ? fold_add_column : fold_add)(&r->folds[r->fold_of[at]], (lp_reduce)n->imm.bits, n->type, a); return out;
     case LP_TEST: out.p = a.p != 0; return out;
     case LP_MASK:
         if (n->type == KN_F32) out.f = a.p;
@@ -334,7 +351,7 @@ static void run_phase(run *r, const lp_phase *p, int64_t i0, int64_t i1)
             r->v[j] = step(r, j, i);
     for (int64_t j = p->first; j < end; j++)
         if (r->k->insts[j].op == LP_REDUCE)
-            r->v[j] = fold_end(&r->folds[r->fold_of[j]], (lp_reduce)r->k->insts[j].imm.bits, r->k->insts[j].type);
+            r->v[j] = fold_end(&r->folds[r->fold_of[j]], (lp_reduce)r->k->insts[j].imm.bits, r->k->insts[j].type, r->k->columns);
 }
 
 void lp_interpret(const lp_kernel *k, void *const *ptrs, const int64_t *scalars, int64_t row0, int64_t row1, int64_t i0, int64_t i1)

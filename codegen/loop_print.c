@@ -58,7 +58,7 @@ char *lp_print(const lp_kernel *k)
     kb_put(&t, "kernel %s rows [", k->name);
     for (int d = 0; d < k->n_outer; d++)
         kb_put(&t, "%s%lld", d ? ", " : "", (long long)k->outer[d].size);
-    kb_put(&t, "] inner %lld%s scalars %d\n", (long long)k->inner.size, k->inner.sym ? " (run time)" : "", k->n_scalars);
+    kb_put(&t, "] inner %lld%s%s scalars %d\n", (long long)k->inner.size, k->inner.sym ? " (run time)" : "", k->columns ? " columns" : "", k->n_scalars);
     for (int64_t b = 0; b < k->n_buffers; b++) {
         const lp_buffer *f = &k->buffers[b];
         kb_put(&t, "  b%lld: %s%s%s%s%s offset %lld strides [", (long long)b, kb_dtypes[f->dtype].name, f->read ? " read" : "", f->written ? " written" : "",

@@ -8,6 +8,7 @@
  * come after its loads.
  */
 #include "base/cpu.h"
+#include "base/device.h"
 #include "base/error.h"
 #include "codegen/cells.h"
 #include <stddef.h>
@@ -21,7 +22,7 @@ typedef struct lowering {
     lp_kernel *k;
     int last;                   /* the latest pass */
     int store_time[CG_MAX_NODES];
-    bool scratch[CG_MAX_BUFFERS], lent[CG_MAX_BUFFERS], late_row;
+    bool scratch[CG_MAX_BUFFERS], lent[CG_MAX_BUFFERS], lends, late_row;
     cg_cells c;
 } lowering;
 
@@ -37,10 +38,9 @@ static int again_cost(const cg_cells *c, int i, int limit)
     return cost;
 }
 
-static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD; }
+static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD || v->kind == CELL_PLACE; }
 
-/* Bytes from which an output that nobody re-reads is stored around the caches */
-static int64_t large_output(void)
+static int64_t last_cache(void)
 {
     static long known;                          /* asking takes microseconds in a virtual machine; threads that race write the same */
     long l3 = __atomic_load_n(&known, __ATOMIC_RELAXED);
@@ -49,8 +49,20 @@ static int64_t large_output(void)
         l3 = l3 > 0 ? l3 : -1;
         __atomic_store_n(&known, l3, __ATOMIC_RELAXED);
     }
-    int64_t limit = 16 << 20;                   /* virtual machines report a whole host's cache; from here on streaming was measured faster */
-    return l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit;
+    return l3;
+}
+
+/* Does a result go around the caches? From 16 MB on, or from 32 where a later step reads it: virtual machines report a whole host's cache, so its size only lowers
+ * these limits; from them on streaming was measured faster. */
+static bool is_large(const lowering *l, int buffer, int64_t bytes)
+{
+    const cg_facts *f = l->c.f;
+    uint32_t root = l->c.access[buffer].root;
+    int64_t limit = 16 << 20, l3 = last_cache();
+    for (int32_t at = root == UINT32_MAX ? -1 : f->reads[root]; at >= 0; at = f->next_read[at])
+        if (f->node[f->reader[at]].group != f->node[l->c.group->nodes[0]].group)
+            limit = 32 << 20;
+    return bytes >= (l3 > 0 && l3 / 2 < limit ? l3 / 2 : limit);
 }
 
 /* Rows that are re-read wait in scratch where the output itself goes around the caches: then each is written once. */
@@ -59,7 +71,7 @@ static bool is_streamed(const lowering *l, int buffer)
     enum { MOST_ROW = 64 << 10 };               /* of scratch: stays in the cache */
     const cg_cells *c = &l->c;
     int64_t bytes = (int64_t)kb_dtype_bytes(c->access[buffer].dtype);
-    return c->group->product < 0 && c->space.inner * bytes <= MOST_ROW && c->space.numel * bytes >= large_output();
+    return c->group->product < 0 && c->space.cols == 1 && c->space.inner * bytes <= MOST_ROW && is_large(l, buffer, c->space.numel * bytes);
 }
 
 static void spill(lowering *l, int i)
@@ -75,7 +87,7 @@ static void spill(lowering *l, int i)
             return;
         }
     }
-    if (c->n_buffers == CG_MAX_BUFFERS) {
+    if (c->n_buffers == CG_MAX_BUFFERS || l->k->columns) {      /* see keeps */
         c->full = true;
         return;
     }
@@ -83,6 +95,16 @@ static void spill(lowering *l, int i)
     c->access[b] = (cg_access){.root = UINT32_MAX, .dtype = as};
     l->scratch[b] = true;
     c->v[i].spill = (int16_t)b;
+}
+
+/* Is a value worth keeping for a later pass? Scratch of columns would be a tensor: there it is its own output or nothing. */
+static bool keeps(const lowering *l, int i)
+{
+    const cg_cells *c = &l->c;
+    bool out = false;
+    for (int s = 0; s < c->n_stores && l->k->columns; s++)
+        out |= c->stores[s].cell == i && !c->stores[s].row && !c->read[c->stores[s].buffer] && !is_streamed(l, c->stores[s].buffer);
+    return (out || !l->k->columns) && again_cost(c, i, CHEAP) > CHEAP;
 }
 
 static void demand(lowering *l, int i, int time)
@@ -103,7 +125,7 @@ static void demand(lowering *l, int i, int time)
         time = v->time;
     if (v->needed >> time & 1)
         return;
-    if (time > v->time && again_cost(&l->c, i, CHEAP) > CHEAP) {
+    if (time > v->time && keeps(l, i)) {
         spill(l, i);
         demand(l, i, v->time);
         v->needed |= 1u << time;
@@ -143,7 +165,8 @@ static int lender(const lowering *l, int i)
 {
     const cg_cells *c = &l->c;
     const cg_cell *v = &c->v[i];
-    if (c->group->product >= 0 || v->type == LP_PRED || l->k->inner.size * (int64_t)kb_dtype_bytes((kn_dtype)v->type) <= CG_STACK_SCRATCH)
+    if (c->f->device != KB_CPU || l->k->columns || c->group->product >= 0 || v->type == LP_PRED ||
+        l->k->inner.size * (int64_t)kb_dtype_bytes((kn_dtype)v->type) <= CG_STACK_SCRATCH)
         return -1;
     int until = 31 - __builtin_clz(v->needed);
     for (int s = 0; s < c->n_stores; s++) {
@@ -171,7 +194,7 @@ static void lend(lowering *l, int plain)
         int by = lender(l, i);
         l->scratch[b] = false;
         if (by >= 0) {
-            l->lent[by] = true;
+            l->lent[by] = l->lends = true;
             c->v[i].spill = (int16_t)by;
             continue;
         }
@@ -233,6 +256,7 @@ static uint32_t compute(lowering *l, const cg_cell *v)
     }
     switch ((cg_cell_kind)v->kind) {
     case CELL_LOAD: return load(l, v->buffer);
+    case CELL_PLACE: return cg_e0(k, LP_INDEX, KN_I64, (uint32_t)k->n_outer, 0);
     case CELL_CONST: return constant(k, v, v->type);
     case CELL_SCALAR: return scalar(k, v, v->type);
     case CELL_SIZE: return cg_e0(k, LP_SIZE, v->type, 0, (uint64_t)v->int_value);
@@ -337,6 +361,7 @@ static bool set_nest(lowering *l)
     if (!cg_nest_make(&c->space, c->access, c->n_buffers, &nest))
         return false;
     k->n_outer = nest.n_outer;
+    k->columns = nest.columns;
     for (int d = 0; d < nest.n_outer; d++)
         k->outer[d].size = nest.outer[d];
     k->inner.size = nest.inner;
@@ -395,10 +420,10 @@ static void finish(lowering *l, cg_lowered *out)
         out->offset[b] = l->scratch[b] ? out->scratch_bytes : l->c.access[b].offset * bytes;
         if (l->scratch[b])
             out->scratch_bytes += (k->inner.size * bytes + 63) / 64 * 64;
-        f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && total * bytes >= large_output();
+        f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && is_large(l, b, total * bytes);
     }
     lp_set_ahead(k);
-    k->inner.sym = !lp_wants_inner(k);
+    k->inner.sym = k->columns || !lp_wants_inner(k) || l->lends;       /* rows that are long anyway share code from the start */
     k->n_scalars = l->c.n_scalars;
     for (int s = 0; s < l->c.n_scalars; s++) {
         out->scalar[s] = l->c.scalar[s];

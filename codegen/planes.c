@@ -1,9 +1,9 @@
 /* planes.c: a convolution whose planes go on into a depthwise one while they are in the cache, as one step.
  *
- * A product's group leaves one value behind, of which the next group's depthwise convolution makes planes of its own, each from one plane: so the two
- * work on some rows of a few channels at a time, in scratch, and what stands between never reaches memory (kb_conv_chain in base/conv.h). Legal where nobody else
- * needs that value or the first convolution's own, the kernel between can work in place, and nothing is written in either group but fresh storage. It pays where
- * what is between would not stay in a cache.
+ * A product's group leaves one value behind, of which the next group's depthwise convolution makes planes of its own, each from one plane:
+ * so the two work on some rows of a few channels at a time, in scratch, and what stands between never reaches memory (kb_conv_chain in
+ * base/conv.h). Legal where nobody else needs that value or the first convolution's own, the kernel between can work in place, and nothing
+ * is written in either group but fresh storage. It pays where what is between would not stay in a cache.
  */
 #include "codegen/internal.h"
 

@@ -57,7 +57,7 @@ static void product_work(const cg_product *p, double *bytes, double *flops)
         of_a *= g->a_batch[d] ? (double)g->batch[d] : 1;
         of_b *= g->b_batch[d] ? (double)g->batch[d] : 1;
     }
-    *bytes += 4 * (of_a * m * k + of_b * k * n + all * m * n);
+    *bytes += (double)kb_dtype_bytes(p->dtype) * (of_a * m * k + of_b * k * n + all * m * n);
     *flops += 2 * all * m * n * k;
 }
 
@@ -86,6 +86,15 @@ static const char *plain_name(const lp_kernel *k)
     return bar && bar[1] ? bar + 1 : k->name;
 }
 
+/* The convolution that takes a step's planes on, and its kernel, belong to the step. */
+static void work_of_then(const cg_step *st, char *name, size_t size, double *bytes, double *flops)
+{
+    size_t n = strlen(name);
+    snprintf(name + n, size - n, "_%s_%s", kb_op_info(st->call.op)->name, plain_name(st->k));
+    eager_work(st, bytes, flops);
+    kernel_work(st, bytes, flops);
+}
+
 static uint32_t what_of(const cg_step *st, bool piece)
 {
     char name[160];
@@ -103,6 +112,8 @@ static uint32_t what_of(const cg_step *st, bool piece)
         product_work(st->second, &w.bytes, &w.flops);
     if (st->k && !piece)
         kernel_work(st, &w.bytes, &w.flops);
+    if (st->then)
+        work_of_then(st->then, name, sizeof name, &w.bytes, &w.flops);
     return kb_profile_what(&w);
 }
 

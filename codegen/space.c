@@ -2,7 +2,7 @@
  *
  * A space is a row-major range of `numel` points. Members may give it different shapes ([8, 128, 64] and [1024, 64]): it is cut wherever any
  * of them has a boundary, and each member's strides are spread over the cuts. With reductions the last `inner` points of each row are one cut; members
- * of numel / inner points are computed once a row.
+ * of numel / inner points are computed once a row. Where a reduction is over leading or middle axes, the reduced part is followed by columns, and these members once a column.
  *
  * Refused (false): shapes whose boundaries don't nest, as [2, 3] and [3, 2]; two lengths of rows; more than CG_MAX_DIMS dimensions.
  */
@@ -36,11 +36,13 @@ static bool add_cut(cuts *c, int64_t at)
     return true;
 }
 
-static bool add_shape(cuts *c, const kb_type *t, int64_t unit)
+/* row: of what lacks the reduced part, which lies between the columns and the rest */
+static bool add_shape(cuts *c, const kb_type *t, const cg_space *s, bool row)
 {
+    int64_t unit = 1;
     for (int d = t->rank - 1; d >= 0; d--) {
         unit *= t->size[d].v;
-        if (!add_cut(c, unit))
+        if (!add_cut(c, row && unit > s->cols ? unit * s->inner : unit))
             return false;
     }
     return true;
@@ -48,25 +50,28 @@ static bool add_shape(cuts *c, const kb_type *t, int64_t unit)
 
 bool cg_space_make(const cg_facts *f, const int32_t *nodes, int n, int64_t inner, cg_space *s)
 {
-    *s = (cg_space){.inner = inner};
+    *s = (cg_space){.inner = inner, .cols = 1};
     for (int i = 0; i < n; i++) {
         const cg_fact *m = &f->node[nodes[i]];
         if (m->numel > s->numel)
             s->numel = m->numel;
-        if (m->inner && s->inner && m->inner != s->inner)
+        int64_t cols = m->cols ? m->cols : 1;
+        if (m->inner && s->inner && (m->inner != s->inner || cols != s->cols))
             return false;
-        if (m->inner)
+        if (m->inner) {
             s->inner = m->inner;
+            s->cols = cols;
+        }
     }
     cuts c = {.n = 1, .at = {1}};
-    if (s->inner && !add_cut(&c, s->inner))
+    if (s->inner && (!add_cut(&c, s->cols) || !add_cut(&c, s->cols * s->inner)))
         return false;
     for (int i = 0; i < n; i++) {
         const cg_fact *m = &f->node[nodes[i]];
         bool row = s->inner && m->numel != s->numel;
         if (m->numel != s->numel && (!row || m->inner || m->numel * s->inner != s->numel))
             return false;
-        if (!add_shape(&c, domain_of(f, (uint32_t)nodes[i]), row ? s->inner : 1))
+        if (!add_shape(&c, domain_of(f, (uint32_t)nodes[i]), s, row))
             return false;
     }
     s->n = c.n - 1;
@@ -76,8 +81,10 @@ bool cg_space_make(const cg_facts *f, const int32_t *nodes, int n, int64_t inner
         s->size[i] = c.at[s->n - i] / c.at[s->n - i - 1];
         if (s->size[i] * c.at[s->n - i - 1] != c.at[s->n - i])
             return false;
-        if (!s->inner || c.at[s->n - i - 1] >= s->inner)
+        if (!s->inner || c.at[s->n - i - 1] >= s->cols * s->inner)
             s->n_outer++;
+        else if (c.at[s->n - i - 1] >= s->cols)
+            s->n_reduced++;
     }
     return true;
 }
@@ -85,7 +92,7 @@ bool cg_space_make(const cg_facts *f, const int32_t *nodes, int n, int64_t inner
 /* Spreads strides over a shape (broadcast to `domain` from the right) onto the space's dimensions. */
 static bool spread(const cg_space *s, const kb_type *domain, int rank, const int64_t *sizes, const int64_t *strides, bool row, cg_access *a)
 {
-    int j = row ? s->n_outer - 1 : s->n - 1;
+    int j = s->n - 1;
     a->row = row;
     memset(a->stride, 0, sizeof a->stride);
     for (int d = domain->rank - 1; d >= 0; d--) {
@@ -93,6 +100,8 @@ static bool spread(const cg_space *s, const kb_type *domain, int rank, const int
         int k = d - domain->rank + rank;
         int64_t stride = k < 0 || (sizes[k] == 1 && size != 1) ? 0 : strides[k];
         while (size > 1) {
+            if (row && j >= s->n_outer && j < s->n_outer + s->n_reduced)
+                j = s->n_outer - 1;
             if (j < 0)
                 return false;
             a->stride[j] = stride;
@@ -118,7 +127,7 @@ static bool spread_channels(const cg_space *s, const kb_type *domain, int64_t *s
     }
     if (!spread(s, domain, domain->rank - 1, sizes, strides, false, a))
         return false;
-    a->row = s->inner != 0;
+    a->row = s->inner != 0 && s->cols == 1;
     for (int j = s->n_outer; j < s->n; j++)
         a->row = a->row && a->stride[j] == 0;
     return true;
@@ -186,10 +195,16 @@ static bool joins(const cg_access *accesses, int n, int outer, int inner, int64_
 bool cg_nest_make(const cg_space *s, const cg_access *accesses, int n, cg_nest *nest)
 {
     int64_t size[CG_MAX_DIMS];
-    int first[CG_MAX_DIMS], m = 0;
+    int first[CG_MAX_DIMS], order[CG_MAX_DIMS], m = 0, k = 0;
     bool reduced[CG_MAX_DIMS];
-    for (int d = 0; d < s->n; d++) {
-        bool inside = s->inner && d >= s->n_outer;
+    for (int d = 0; d < s->n; d++)              /* the reduced part last */
+        if (d < s->n_outer || d >= s->n_outer + s->n_reduced)
+            order[k++] = d;
+    for (int d = s->n_outer; d < s->n_outer + s->n_reduced; d++)
+        order[k++] = d;
+    for (int i = 0; i < s->n; i++) {
+        int d = order[i];
+        bool inside = s->inner && d >= s->n_outer && d < s->n_outer + s->n_reduced;
         if (m && reduced[m - 1] == inside && joins(accesses, n, first[m - 1], d, s->size[d])) {
             size[m - 1] *= s->size[d];
             first[m - 1] = d;
@@ -201,6 +216,7 @@ bool cg_nest_make(const cg_space *s, const cg_access *accesses, int n, cg_nest *
     }
     bool has_inner = s->inner ? m > 0 && reduced[m - 1] : m > 0;
     nest->n_outer = has_inner ? m - 1 : m;
+    nest->columns = s->cols > 1;
     if (nest->n_outer > LP_MAX_OUTER || (s->inner && nest->n_outer > 0 && reduced[nest->n_outer - 1]))
         return false;
     for (int d = 0; d < nest->n_outer; d++) {

@@ -53,19 +53,18 @@ static ir_ref split(ir_graph *to, const ir_graph *g, uint32_t node, int64_t row,
     return op == OP_mean ? ir_emit(to, OP_div, 2, (ir_ref[]){y, ir_const_i64(to, row)}, 1, (int64_t[]){0}) : y;
 }
 
-ir_graph *cg_split(ir_graph *g)
+static bool splits(const ir_graph *g, uint32_t node) { return row_of(g, node) != 0; }
+static ir_ref split_node(ir_graph *to, const ir_graph *g, uint32_t node, const ir_ref *map)
 {
-    bool any = false;
-    for (int64_t i = 0; g && i < g->n_nodes; i++)
-        any |= row_of(g, (uint32_t)i) != 0;
-    if (!any)
-        return g;
+    return split(to, g, node, row_of(g, node), map[ir_in(g, &g->nodes[node], 0).i - 1]);
+}
+
+ir_graph *cg_rewrite(ir_graph *g, bool (*wanted)(const ir_graph *g, uint32_t node), ir_ref (*rewritten)(ir_graph *to, const ir_graph *g, uint32_t node, const ir_ref *map))
+{
     ir_graph *to = ir_new();
     ir_ref *map = kb_calloc((size_t)g->n_nodes + 1, sizeof *map);
-    for (uint32_t i = 0; to && map && i < (uint32_t)g->n_nodes; i++) {
-        int64_t row = row_of(g, i);
-        map[i] = row ? split(to, g, i, row, map[ir_in(g, &g->nodes[i], 0).i - 1]) : ir_copy_node(to, g, i, map);
-    }
+    for (uint32_t i = 0; to && map && i < (uint32_t)g->n_nodes; i++)
+        map[i] = wanted(g, i) ? rewritten(to, g, i, map) : ir_copy_node(to, g, i, map);
     if (to && map)
         ir_copy_outputs(to, g, map);
     if (!map || (to && to->status)) {           /* the graph as it was does as well */
@@ -77,4 +76,12 @@ ir_graph *cg_split(ir_graph *g)
         return g;
     ir_free(g);
     return to;
+}
+
+ir_graph *cg_split(ir_graph *g)
+{
+    bool any = false;
+    for (int64_t i = 0; g && i < g->n_nodes; i++)
+        any |= row_of(g, (uint32_t)i) != 0;
+    return any ? cg_rewrite(g, splits, split_node) : g;
 }

@@ -25,7 +25,7 @@ void ir_free(ir_graph *g)
     if (!g)
         return;
     void *arrays[] = {g->nodes, g->operands, g->words, g->types, g->offsets, g->consts, g->provs, g->inputs, g->scalars, g->outputs,
-                      g->alias, g->hash, g->versions, g->last_write, g->const_nodes};
+                      g->alias, g->hash, g->versions, g->last_write, g->const_nodes, g->const_table};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         kb_free(arrays[i]);
     for (int64_t i = 0; i < g->n_controls; i++)
@@ -156,16 +156,48 @@ ir_ref ir_scalar(ir_graph *g, kn_dtype d)
     return r;
 }
 
-/* Constants are few and shared: a scan over the nodes that hold them, newest first, is cheap enough. */
+/* ---- constants: each value once ---------------------------------------------------------------------------------------------------- */
+static uint64_t const_slot(const ir_graph *g, kn_dtype d, int64_t bits)
+{
+    uint64_t h = ((uint64_t)bits ^ (uint64_t)d) * UINT64_C(0x9e3779b97f4a7c15);
+    return (h ^ h >> 32) & ((uint64_t)g->const_size - 1);
+}
+
+static void place_const(ir_graph *g, ir_ref r)
+{
+    const ir_node *n = ir_get(g, r);
+    uint64_t mask = (uint64_t)g->const_size - 1, at = const_slot(g, g->types[n->type].dtype, ir_const_bits(g, n));
+    while (g->const_table[at])
+        at = (at + 1) & mask;
+    g->const_table[at] = r.i;
+}
+
+static bool grow_const_table(ir_graph *g)
+{
+    int64_t size = g->const_size ? 2 * g->const_size : 16;
+    uint32_t *table = kb_calloc((size_t)size, sizeof *table);
+    if (!table)
+        return false;
+    kb_free(g->const_table);
+    g->const_table = table;
+    g->const_size = size;
+    for (int64_t i = 0; i < g->n_const_nodes; i++)
+        place_const(g, g->const_nodes[i]);
+    return true;
+}
+
 static ir_ref constant(ir_graph *g, kn_dtype d, int64_t bits)
 {
     if (g->status)
         return IR_NONE;
     union { int64_t i; double d; } u = {bits};
-    for (int64_t i = 0; i < g->n_const_nodes; i++) {
-        const ir_node *n = ir_get(g, g->const_nodes[i]);
+    if (2 * (g->n_const_nodes + 1) > g->const_size && !grow_const_table(g))
+        return out_of_memory(g);
+    for (uint64_t at = const_slot(g, d, bits); g->const_table[at]; at = (at + 1) & ((uint64_t)g->const_size - 1)) {
+        ir_ref r = {g->const_table[at]};
+        const ir_node *n = ir_get(g, r);
         if (g->types[n->type].dtype == d && ir_const_bits(g, n) == bits)
-            return g->const_nodes[i];
+            return r;
     }
     if (!KB_PUSH(&g->consts, &g->n_consts, &g->cap_consts, u.d))
         return out_of_memory(g);
@@ -173,6 +205,8 @@ static ir_ref constant(ir_graph *g, kn_dtype d, int64_t bits)
     ir_ref r = ir_append(g, (ir_node){.op = IR_CONST, .attr = (uint32_t)(g->n_consts - 1)}, 0, NULL, 0, NULL, &t, UINT32_MAX, 0);
     if (ir_is(r) && !KB_PUSH(&g->const_nodes, &g->n_const_nodes, &g->cap_const_nodes, r))
         return out_of_memory(g);
+    if (ir_is(r))
+        place_const(g, r);
     return r;
 }
 

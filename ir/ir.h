@@ -74,6 +74,7 @@ typedef struct ir_graph {
     ir_ref *outputs;    int64_t n_outputs, cap_outputs;
     uint32_t *alias;    int64_t n_alias, cap_alias;       /* by input ordinal: alias class, 0: alone */
     kb_control **controls; int64_t n_controls, cap_controls;      /* what words of control operators name, held */
+    uint32_t *const_table; int64_t const_size;            /* open addressing of constants' references */
     uint32_t *hash;     int64_t hash_size;                /* value numbering: open addressing of node index + 1 */
     uint32_t *versions; int64_t n_versions, cap_versions; /* by node index: writes so far to that root */
     uint32_t *last_write; int64_t n_last_write, cap_last_write;   /* by node index: index + 1 of the newest write to that root */

@@ -37,11 +37,19 @@ $(HOST_NVRTC): $O/tests/cuda/host/nvrtc_host.o $O/gen/sim_prelude.o
 	$Q$(LINK) -shared -Wl,-z,defs $(filter %.o,$^) -ldl -o $@
 $O/tests/cuda/host/%.o: PROGRAM_CFLAGS += $(SIM_OPT)
 
+# A stand-in for cuBLASLt on the simulated device
+SIM_LT := $B/tests/libsimcublaslt.so
+$(SIM_LT): $O/tests/cuda/lt/standin.o
+	$(folder)
+	$(call say,LINK,$@)
+	$Q$(LINK) -shared -Wl,-z,defs $^ -ldl -o $@
+$O/tests/cuda/lt/%.o: PROGRAM_CFLAGS += $(SIM_OPT)
+
 # What tests of the device need besides the test programs
 .PHONY: sim-test
-sim-test: $(SIM) $(HOST_NVRTC)
+sim-test: $(SIM) $(HOST_NVRTC) $(SIM_LT)
 	@:
-tests: $(SIM) $(HOST_NVRTC)
+tests: $(SIM) $(HOST_NVRTC) $(SIM_LT)
 
 # Tests without Criterion, for the machine with the GPU: those that make their tensors on the default device
 PLAIN_TESTS := $(wildcard tests/complaints/*.c) tests/test_control.c

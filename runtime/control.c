@@ -660,7 +660,7 @@ static kn_value dispatch(builder *b, const kb_control *c, kn_tensor *pred, bool 
         in[n++] = kn_value_tensor(b->tensors[i]);
     for (int i = 0; i < b->n_scalars; i++)
         in[n++] = b->scalars[i];
-    rt_dispatch(&(rt_op){c->op, n, KB_CONTROL_WORDS, in, words, b->site}, out);
+    rt_dispatch(&(rt_op){RT_OP(c->op, n), KB_CONTROL_WORDS, in, words, b->site}, out);
     if (!tuple || rt_failed(out[0]))
         return kn_value_tensor(out[0]);
     for (int i = 0; i < c->n_out; i++)

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 static pthread_mutex_t visiting = PTHREAD_MUTEX_INITIALIZER;
+_Atomic(bool) rt_shared;
 static rt_ctx *contexts;                        /* of all threads; under the lock */
 
 /* A child has only the thread that forked, which isn't visited now: the lock is free. */
@@ -33,11 +34,35 @@ static void in_child(void)
 }
 static void init(void) { pthread_atfork(before_fork, in_parent, in_child); }
 
+static void stop(rt_ctx *owner);
+
+/* The second thread that uses tensors: from here on all counts are taken atomically. */
+static void share(void)
+{
+    atomic_store_explicit(&rt_shared, true, memory_order_seq_cst);
+    for (rt_ctx *c = contexts; c; c = c->next_ctx) {
+        stop(c);
+        atomic_store_explicit(&c->visited, 0, memory_order_release);
+    }
+}
+
+void rt_share(void)
+{
+    pthread_mutex_lock(&visiting);
+    if (!atomic_load_explicit(&rt_shared, memory_order_relaxed))
+        share();
+    pthread_mutex_unlock(&visiting);
+}
+
 void rt_ctx_list(rt_ctx *ctx)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static bool any;
     pthread_once(&once, init);
     pthread_mutex_lock(&visiting);
+    if (any && !atomic_load_explicit(&rt_shared, memory_order_relaxed))
+        share();
+    any = true;
     ctx->next_ctx = contexts;
     contexts = ctx;
     pthread_mutex_unlock(&visiting);
@@ -98,17 +123,22 @@ static kn_status settle(kn_tensor *t)
     return t->u.trace->ops->foreign(t->u.trace, t);
 }
 
+/* owner is outside its frames, and stays there until `visited` is taken back. */
+static void stop(rt_ctx *owner)
+{
+    atomic_store_explicit(&owner->visited, 1, memory_order_seq_cst);
+    barrier_everywhere();
+    for (int i = 0; atomic_load_explicit(&owner->inside, memory_order_acquire); i++)
+        i < 100 ? (void)sched_yield() : (void)usleep(50);
+}
+
 static kn_status visit(rt_ctx *owner, kn_tensor *t, void (*act)(kn_tensor *t))
 {
     kn_status s = KN_OK;
     pthread_mutex_lock(&visiting);
     bool alive = is_listed(owner);
-    if (alive) {
-        atomic_store_explicit(&owner->visited, 1, memory_order_seq_cst);
-        barrier_everywhere();
-        for (int i = 0; atomic_load_explicit(&owner->inside, memory_order_acquire); i++)
-            i < 100 ? (void)sched_yield() : (void)usleep(50);
-    }
+    if (alive)
+        stop(owner);
     if (act)
         act(t);
     else
@@ -149,7 +179,7 @@ kn_status rt_settle(kn_tensor *t)
 static void drop(kn_tensor *t)
 {
     if (t->state == RT_PENDING)
-        t->u.trace->ops->dropped(t->u.trace, t);
+        rt_pending_dropped(t);
     else if (t->state == RT_REAL) {             /* its call filled it meanwhile */
         rt_storage_release(t->storage);
         kb_layout_release(t->layout);

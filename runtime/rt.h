@@ -121,8 +121,11 @@ void rt_drop_pending(kn_tensor *t);             /* its last count is gone; DEAD 
 
 /* ---- an op call ---------------------------------------------------------------------------------------------------------- */
 typedef struct rt_op {
-    kb_opcode op;
-    int n_in, n_words;
+    union {
+        struct { kb_opcode op; int n_in; };
+        uint64_t head;                          /* both: written at once (RT_OP), since replay reads them at once */
+    };
+    int n_words;
     const kn_value *in;                         /* tensors, scalars (int, double, bool) or none: count and order of the schema's operands */
     const int64_t *words;
     const char *site;                           /* "file.c:41" or NULL */
@@ -130,6 +133,11 @@ typedef struct rt_op {
 
 /* THE door. Fills out[0 .. n_out-1] with tensors owned by the innermost scope (never NULL; all the same error tensor on failure); for writes
  * out[0] is operand 0 itself. */
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define RT_OP(o, n) .head = (uint64_t)(uint32_t)(n) << 32 | (uint32_t)(o)
+#else
+#define RT_OP(o, n) .head = (uint64_t)(uint32_t)(o) << 32 | (uint32_t)(n)
+#endif
 void rt_dispatch(const rt_op *c, kn_tensor **out);
 static inline kn_tensor *rt_dispatch1(const rt_op *c)
 {
@@ -146,7 +154,7 @@ typedef struct rt_trace_ops {
     /* Host code is about to read t (REAL or PENDING, made by this call or not): after it t is REAL, or an error is recorded. `code` is a break code. */
     kn_status (*host_read)(rt_trace *f, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
     void (*host_write)(rt_trace *f, rt_ctx *ctx, rt_storage *s);    /* about to write this storage outside of an op */
-    void (*dropped)(rt_trace *f, kn_tensor *t);                     /* a PENDING handle's last count is gone */
+    void (*dropped)(rt_trace *f, kn_tensor *t);                     /* a PENDING handle's last count is gone; NULL: counting it is enough */
     void (*breaks)(rt_trace *f, rt_ctx *ctx, int code, const char *site);     /* an explicit break, a disabled region */
     void (*module_enter)(rt_trace *f, kn_module *m);
     void (*module_leave)(rt_trace *f, kn_module *m);
@@ -158,6 +166,7 @@ struct rt_trace {
     const rt_trace_ops *ops;
     rt_trace *outer;                            /* what ctx->trace was before */
     uint32_t depth;                             /* scopes open when the call began */
+    uint32_t n_pending;                         /* its placeholders that are alive */
     const void *base;                           /* the call's C frame: all that it calls is below */
 };
 /* Ends the traced calls that were left by longjmp with no scope closing around them: their C frames are not above `here`, the caller's, so that they are gone. Calls
@@ -218,6 +227,28 @@ static inline void rt_handle_clear(kn_tensor *t)
     t->offset = 0;
     t->u.trace = NULL;
 }
+/* rt_handle_new for a placeholder, which a frame hands out by the hundred; NULL: try rt_handle_new. */
+static inline kn_tensor *rt_handle_new_pending(rt_ctx *ctx, rt_trace *trace, uint64_t serial, uint32_t slot, const kb_layout *layout)
+{
+    if (__builtin_expect(ctx->n_free <= RT_QUARANTINE || !ctx->n_scopes || ctx->n_owned >= ctx->cap_owned, 0))
+        return NULL;
+    kn_tensor *t = ctx->free_head;
+    ctx->free_head = t->u.next_free;
+    ctx->n_free--;
+    atomic_store_explicit(&t->count, 1, memory_order_relaxed);
+    t->flags = 0;
+    rt_set_slot(t, serial, slot);
+    t->layout = layout;
+    t->storage = NULL;
+    t->offset = 0;
+    t->u.trace = trace;
+    t->ctx = ctx;
+    t->owned_at = (uint32_t)ctx->n_owned;
+    atomic_store_explicit(&t->state, RT_PENDING, memory_order_relaxed);
+    ctx->owned[ctx->n_owned++] = (rt_owned){t, (uint32_t)ctx->n_scopes};
+    trace->n_pending++;
+    return t;
+}
 static inline kn_tensor *rt_handle_new(rt_ctx *ctx)
 {
     if (__builtin_expect(ctx->n_free <= RT_QUARANTINE || !ctx->n_scopes || ctx->n_owned >= ctx->cap_owned, 0))
@@ -230,6 +261,13 @@ static inline kn_tensor *rt_handle_new(rt_ctx *ctx)
     t->owned_at = (uint32_t)ctx->n_owned;
     ctx->owned[ctx->n_owned++] = (rt_owned){t, (uint32_t)ctx->n_scopes};
     return t;
+}
+static inline void rt_pending_dropped(kn_tensor *t)
+{
+    rt_trace *trace = t->u.trace;
+    trace->n_pending--;
+    if (__builtin_expect(trace->ops->dropped != NULL, 0))
+        trace->ops->dropped(trace, t);
 }
 uint64_t rt_serial_next(void);                  /* for whoever hands out PENDING handles: never the same twice */
 bool rt_handle_own(rt_ctx *ctx, kn_tensor *t);  /* gives a handle to the innermost scope (takes over one count); false when memory is short */
@@ -249,6 +287,25 @@ static inline kn_tensor *rt_retain(kn_tensor *t)     /* no trace notice: for the
     if (t && !(t->flags & RT_T_STATIC))
         atomic_fetch_add_explicit(&t->count, 1, memory_order_relaxed);
     return t;
+}
+/* The same two for frames, which hold hundreds of tensors during each call: only between rt_enter and rt_leave. While a single thread has ever used tensors its counts are
+ * nobody else's, and no locked instruction is needed; a second thread waits until the first is outside before it begins (foreign.c). */
+extern _Atomic(bool) rt_shared;
+void rt_share(void);                            /* makes it true */
+static inline void rt_retain_inside(kn_tensor *t)
+{
+    if (__builtin_expect(atomic_load_explicit(&rt_shared, memory_order_relaxed), 0) || t->flags & RT_T_STATIC)
+        rt_retain(t);
+    else
+        atomic_store_explicit(&t->count, atomic_load_explicit(&t->count, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+static inline void rt_release_inside(kn_tensor *t)
+{
+    int32_t count = atomic_load_explicit(&t->count, memory_order_relaxed);
+    if (__builtin_expect(atomic_load_explicit(&rt_shared, memory_order_relaxed), 0) || t->flags & RT_T_STATIC || count == 1)
+        rt_release(t);
+    else
+        atomic_store_explicit(&t->count, count - 1, memory_order_relaxed);
 }
 /* Whether t is known to be no value. The library's own code asks this: kn_failed also asks what only a computation can tell, which ends the graph. */
 static inline bool rt_failed(const kn_tensor *t) { return !t || t->state == RT_ERROR || t->state == RT_DEAD; }

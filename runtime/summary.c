@@ -78,7 +78,6 @@ static void on_op(rt_trace *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 }
 static kn_status on_read(rt_trace *f, rt_ctx *ctx, kn_tensor *t, int code, const char *site) { return (void)f, (void)ctx, (void)t, (void)code, (void)site, KN_OK; }
 static void on_write(rt_trace *f, rt_ctx *ctx, rt_storage *s) { (void)f, (void)ctx, (void)s; }
-static void on_tensor(rt_trace *f, kn_tensor *t) { (void)f, (void)t; }
 static void on_break(rt_trace *f, rt_ctx *ctx, int code, const char *site) { (void)f, (void)ctx, (void)code, (void)site; }
 static kn_status on_foreign(rt_trace *f, kn_tensor *t) { return (void)f, (void)t, KN_OK; }
 static void on_abandon(rt_trace *f, rt_ctx *ctx) { ctx->trace = f->outer; }
@@ -104,7 +103,7 @@ static void on_leave(rt_trace *f, kn_module *m)
 
 static void on_asked(rt_trace *f, rt_ctx *ctx, kn_tensor *t) { (void)f, (void)ctx, (void)t; }
 
-static const rt_trace_ops watching = {.op = on_op, .host_read = on_read, .host_write = on_write, .dropped = on_tensor, .breaks = on_break,
+static const rt_trace_ops watching = {.op = on_op, .host_read = on_read, .host_write = on_write, .breaks = on_break,
     .module_enter = on_enter, .module_leave = on_leave, .abandon = on_abandon, .asked = on_asked, .foreign = on_foreign};
 
 /* ---- rows -------------------------------------------------------------------------------------------------------------------------------- */
@@ -227,7 +226,7 @@ static void print_totals(const summary *s, kn_module *m, size_t n, const kn_valu
 static kn_status watch(summary *s, rt_ctx *ctx, kn_module *inside, size_t n, const kn_value *args, const char *site)
 {
     KN_SCOPE;
-    s->trace = (rt_trace){&watching, NULL, (uint32_t)ctx->n_scopes, NULL};
+    s->trace = (rt_trace){.ops = &watching, .depth = (uint32_t)ctx->n_scopes};
     ctx->trace = &s->trace;
     kn_value y = rt_call(inside, n, args, site);
     ctx->trace = NULL;

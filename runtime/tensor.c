@@ -128,7 +128,7 @@ void rt_tensor_destroy_in(rt_ctx *ctx, kn_tensor *t)
     switch ((rt_state)t->state) {
     case RT_PENDING:
         if (__builtin_expect(ctx && t->ctx == ctx && atomic_load_explicit(&ctx->inside, memory_order_relaxed), 1))
-            t->u.trace->ops->dropped(t->u.trace, t);
+            rt_pending_dropped(t);
         else
             rt_drop_pending(t);
         break;
@@ -240,18 +240,28 @@ kn_tensor *rt_error_tensorf(kn_status s, const char *op, const char *site, const
 
 void rt_tensor_destroy(kn_tensor *t) { rt_tensor_destroy_in(rt_get(), t); }
 
+/* The thread is going to change a count: it has a context, so that rt_shared is true where it isn't the only one. */
+static inline void known(void)
+{
+    if (__builtin_expect(!rt_get(), 0))
+        rt_share();                             /* no memory for a context: then without one */
+}
+
 /* ---- counts and queries -------------------------------------------------------------------------------------------------------------- */
 kn_tensor *kn_retain(kn_tensor *t)
 {
     if (!t || t->state == RT_DEAD)
         return t;
+    known();
     return rt_retain(t);
 }
 
 void kn_release(kn_tensor *t)
 {
-    if (t && t->state != RT_DEAD)
-        rt_release(t);
+    if (!t || t->state == RT_DEAD)
+        return;
+    known();
+    rt_release(t);
 }
 
 void kn_assign(kn_tensor **slot, kn_tensor *t)

@@ -1,6 +1,6 @@
 /* compiled_sweep.c: every unary operator over all 2^32 f32 numbers: generated code gives eager's bits (NaN for NaN).
  *
- *   compiled_sweep [NAME|all] [STRIDE]
+ *   compiled_sweep [NAME|all|from:NAME] [STRIDE]         from: that operator and those after it, of a run that was broken off
  *
  * Runs every STRIDEth bit pattern (1: all of them; 997 when left out), a million at a time, through the operator's eager kernel and through a compiled graph that
  * consists of it. Prints a line an operator; fails at the first pattern whose results differ, or when nothing was compared.
@@ -10,6 +10,7 @@
 #include "base/op.h"
 #include "codegen/cg.h"
 #include "ir/ir.h"
+#include "tests/support/progress.h"
 #include <kiln/kiln.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +63,7 @@ static int64_t compare(const char *name, const cg_program *p, uint64_t first, ui
     return at;
 }
 
-static bool sweep(kb_opcode op, uint64_t stride)
+static bool sweep(kb_opcode op, uint64_t stride, progress *how_far)
 {
     char text[200], error[256] = "";
     const char *name = kb_op_info(op)->name;
@@ -79,7 +80,9 @@ static bool sweep(kb_opcode op, uint64_t stride)
             printf("%-14s DIFFERS at bits %08x\n", name, (uint32_t)((b * BLOCK + (uint64_t)at) * stride));
             good = false;
         }
+        progress_tell(how_far, name, (double)(b + 1) / (double)n);
     }
+    progress_item(how_far);
     if (good)
         printf("%-14s %llu numbers, eager's bits\n", name, (unsigned long long)(n * BLOCK));
     fflush(stdout);
@@ -91,15 +94,24 @@ static bool sweep(kb_opcode op, uint64_t stride)
 int main(int argc, char **argv)
 {
     uint64_t stride = argc > 2 ? strtoull(argv[2], NULL, 10) : 997;
-    int ran = 0, bad = 0;
+    const char *which = argc > 1 ? argv[1] : "all", *from = strncmp(which, "from:", 5) == 0 ? which + 5 : NULL;
+    kb_opcode todo[OP_COUNT];
+    int n = 0, bad = 0;
+    bool begun = !from;
     kn_set_threads(0);
     for (kb_opcode op = 1; op < OP_COUNT && stride; op++) {
-        if ((argc > 1 && strcmp(argv[1], "all") != 0 && strcmp(argv[1], kb_op_info(op)->name) != 0) || !is_unary(op))
-            continue;
-        ran++;
-        bad += !sweep(op, stride);
+        const char *name = kb_op_info(op)->name;
+        begun |= from && strcmp(from, name) == 0;
+        if (begun && (from || strcmp(which, "all") == 0 || strcmp(which, name) == 0) && is_unary(op))
+            todo[n++] = op;
     }
-    printf("%s: %d operators, %d bad\n", kb_isa_name(kb_cpu_isa()), ran, bad);
+    if (!n)
+        fprintf(stderr, "compiled_sweep: %s is no unary operator\n", from ? from : which);
+    progress how_far = progress_begin("compiled_sweep", n);
+    for (int i = 0; i < n; i++)
+        bad += !sweep(todo[i], stride, &how_far);
+    printf("%s: %d operators, %d bad\n", kb_isa_name(kb_cpu_isa()), n, bad);
+    progress_end(&how_far);
     cg_shutdown();
-    return bad || !ran;
+    return bad || !n;
 }

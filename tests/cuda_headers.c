@@ -52,3 +52,39 @@ SAME(KCU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING) SAME(KCU_EVENT_DEFAULT, CU
 SAME(KCU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) SAME(KCU_HOST_PORTABLE, CU_MEMHOSTALLOC_PORTABLE)
 SAME(KCU_JIT_ERROR_LOG, CU_JIT_ERROR_LOG_BUFFER) SAME(KCU_JIT_ERROR_LOG_BYTES, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
 SAME(NV_OK, NVRTC_SUCCESS) SAME(NV_COMPILATION, NVRTC_ERROR_COMPILATION)
+
+/* cuBLASLt, which isn't in every toolkit */
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#define KB_LT_TYPES
+typedef cublasStatus_t lt_status;
+typedef cublasComputeType_t lt_compute_type;
+typedef cudaDataType lt_data_type;
+typedef cublasLtMatmulDescAttributes_t lt_desc_attribute;
+typedef cublasLtMatrixLayoutAttribute_t lt_layout_attribute;
+typedef cublasLtMatmulPreferenceAttributes_t lt_preference_attribute;
+typedef cublasLtHandle_t lt_handle;
+typedef cublasLtMatmulDesc_t lt_desc;
+typedef cublasLtMatrixLayout_t lt_layout;
+typedef cublasLtMatmulPreference_t lt_preference;
+typedef cudaStream_t lt_stream;
+typedef cublasLtMatmulAlgo_t lt_algo;
+typedef cublasLtMatmulHeuristicResult_t lt_found;
+#include "base/cublaslt_api.h"
+#define KB_LT(name, symbol, params) \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), lt_status (*) params), #name " has another prototype in cublasLt.h");
+#include "base/cublaslt_api.def"
+#undef KB_LT
+/* Our own struct, laid out as theirs */
+typedef struct own_found { struct { uint64_t data[8]; } algo; size_t workspace; int state; float waves; int reserved[4]; } own_found;
+_Static_assert(sizeof(own_found) == sizeof(lt_found) && offsetof(own_found, workspace) == offsetof(lt_found, workspaceSize)
+               && offsetof(own_found, state) == offsetof(lt_found, state) && sizeof(lt_algo) == 64, "cublasLtMatmulHeuristicResult_t");
+SAME(KLT_OK, CUBLAS_STATUS_SUCCESS) SAME(KLT_NOT_INITIALIZED, CUBLAS_STATUS_NOT_INITIALIZED) SAME(KLT_NOT_SUPPORTED, CUBLAS_STATUS_NOT_SUPPORTED)
+SAME(KLT_COMPUTE_F32, CUBLAS_COMPUTE_32F) SAME(KLT_R_F32, CUDA_R_32F) SAME(KLT_R_F16, CUDA_R_16F) SAME(KLT_R_BF16, CUDA_R_16BF)
+SAME(KLT_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSA) SAME(KLT_DESC_TRANSB, CUBLASLT_MATMUL_DESC_TRANSB) SAME(KLT_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE)
+SAME(KLT_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_BIAS_POINTER) SAME(KLT_OP_N, CUBLAS_OP_N) SAME(KLT_OP_T, CUBLAS_OP_T) SAME(KLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS)
+SAME(KLT_LAYOUT_BATCH_COUNT, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) SAME(KLT_LAYOUT_BATCH_STRIDE, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)
+SAME(KLT_PREF_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) SAME(KLT_PREF_ALIGNMENT_A, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES)
+SAME(KLT_PREF_ALIGNMENT_B, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES) SAME(KLT_PREF_ALIGNMENT_C, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES)
+SAME(KLT_PREF_ALIGNMENT_D, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
+#endif

@@ -203,6 +203,22 @@ FORWARD(numbers_of_a_draw_that_fails_are_given_back, 12)
     return kn_tuple(d, r, kn_rand(KN_F32, KN_SHAPE(4, 4)));
 }
 
+/* Each call fails at its end, so that no path is ever complete; its first graph must stop at the draw, after the write, all the same. */
+static kn_value stops_after_a_write(World *w, kn_tensor *x)
+{
+    kn_add_(w->buf, 1.0);
+    kn_tensor *drawn = kn_bernoulli(kn_mul(kn_abs(kn_add(w->buf, kn_sum(x))), w->call > 5 ? 100.0 : 0.0));
+    kn_graph_break();
+    kn_tensor *misfit = kn_matmul(x, kn_full(KN_F32, KN_SHAPE(99, 1), 1.0));
+    return kn_tuple(drawn, kn_mul(w->buf, 2.0), misfit);
+}
+static kn_tensor *rows_by_call(World *w, int call)
+{
+    (void)w;
+    return ramp(1 + call % 4, 4, call);
+}
+Test(capture, check_after_a_write_on_a_path_that_never_ends) { worlds_with("stops", stops_after_a_write, rows_by_call, 16); }
+
 FORWARD(generator_put_back_inside_forward, 9)
 {
     kn_generator_state s;

@@ -1,6 +1,8 @@
 /* test_capture_writes.c: programs that break a looser capture of writes and aliases (rules 3, 6, 7 and 8 of the capture contract): when writes land, what
  * recomputation reads, arguments and memory that overlap. */
+#include "base/env.h"
 #include "tests/support/worlds.h"
+#include "tracer/tr.h"
 
 /* ---- when writes land, and what recomputation reads ---------------------------------------------------------------------------------------- */
 FORWARD(early_return_drops_pending_writes, 9)
@@ -352,6 +354,77 @@ Test(capture, lent_memory_changed_between_calls_is_stale)
         cr_assert_arr_eq(memory[0], memory[1], sizeof memory[0], "call %d", i);
     }
     cr_assert_eq(kn_compile_stats(fast).fallbacks, 0);
+    kn_module_free(fast);
+    kn_module_free(KN_BASE(w[0]));
+    kn_module_free(KN_BASE(w[1]));
+}
+
+/* ---- code for each way in which arguments share memory ----------------------------------------------------------------------------------------- */
+static kn_value writes_and_reads(World *w, kn_tensor *x)
+{
+    kn_tensor *y = kn_exp(w->buf);
+    kn_add_(x, 1.0);
+    return kn_tuple(y, kn_mul(w->buf, 2.0), kn_sub(x, w->buf));
+}
+/* Memory of its own, that of the buffer, or rows of it: each way comes again and again. */
+static kn_tensor *apart_or_not(World *w, int call) { return call % 3 == 0 ? ramp(4, 4, call) : call % 3 == 1 ? w->buf : kn_detach(w->a); }
+static kn_value writes_parameter_or_buffer(World *w, kn_tensor *x) { return kn_tuple(writes_and_reads(w, x), kn_mul(w->a, 3.0)); }
+
+Test(capture, each_way_to_alias_has_code_of_its_own)
+{
+    kn_stats few = worlds_with("ways", writes_parameter_or_buffer, apart_or_not, 6), many = worlds_with("ways", writes_parameter_or_buffer, apart_or_not, 60);
+    cr_expect_eq(few.fallbacks, 2, "the two other ways run their operators once, not %llu times", few.fallbacks);
+    cr_expect_eq(many.fallbacks, few.fallbacks, "%llu calls ran eagerly of 60", many.fallbacks);
+    cr_expect_eq(many.paths, 1);
+}
+
+/* ---- a check of values after a write ------------------------------------------------------------------------------------------------------------ */
+static kn_value counts_then_gathers(World *w, kn_tensor *x)
+{
+    int64_t index[] = {0, 1, w->call == 7 ? 4 : 2, 0};
+    kn_add_(w->buf, 1.0);
+    kn_tensor *e = kn_embedding(w->a, kn_from_data(KN_I64, KN_SHAPE(4), index));
+    kn_mul_(w->buf, 0.5);
+    return kn_tuple(kn_add(e, w->buf), kn_neg(x));
+}
+Test(capture, check_after_a_write_needs_no_operators_one_by_one)
+{
+    kn_stats s = worlds("gathers", counts_then_gathers, 7);     /* all indices are in range */
+    cr_expect_eq(s.fallbacks, 0, "%llu fallbacks", s.fallbacks);
+    cr_expect_eq(s.graphs, 2, "the graph is cut before the check: %llu graphs", s.graphs);
+    cr_expect_eq(s.break_sites, 0);
+    worlds("gathers out of range", counts_then_gathers, 12);    /* the first write has landed, the second comes too: as in eager */
+}
+
+/* ---- KN_CHECK ------------------------------------------------------------------------------------------------------------------------------------- */
+static kn_value adds_then_halves(World *w, kn_tensor *x)
+{
+    kn_add_(w->buf, 3.0);
+    kn_mul_(w->buf, 0.5);
+    return T(kn_add(x, w->buf));
+}
+
+Test(capture, check_of_a_graph_that_writes)
+{
+    KN_SCOPE;
+    kb_env_set(KB_ENV_KN_CHECK, "100");
+    worlds("checked", adds_then_halves, 12);
+    worlds("checked", recomputation_reads_the_future, 12);
+    World *w[2] = {world_new(adds_then_halves), world_new(adds_then_halves)};
+    kn_module *fast = kn_compile(KN_BASE(w[1]));
+    for (int i = 0; i < 6; i++) {
+        kn_tensor *x = ramp(4, 4, i), *want = kn_call_value(KN_BASE(w[0]), x).as.tensor, *got = kn_call_value(fast, x).as.tensor;
+        cr_assert(same_tensor(want, got) && same_tensor(w[0]->buf, w[1]->buf), "call %d", i);
+        tr_variant *v = atomic_load(&tr_module_of(fast)->graphs[0]->variant);
+        cr_assert(v && v->n_scalars == 2);
+        if (i == 2) {                           /* wrong code from here on: it adds 0.5 and multiplies by 3 */
+            uint32_t first = v->scalars[0];
+            v->scalars[0] = v->scalars[1];
+            v->scalars[1] = first;
+        }
+    }
+    cr_expect_geq(kn_compile_stats(fast).fallbacks, 3, "what the code does wrong is found and put right");
+    kb_env_set(KB_ENV_KN_CHECK, NULL);
     kn_module_free(fast);
     kn_module_free(KN_BASE(w[0]));
     kn_module_free(KN_BASE(w[1]));

@@ -1,6 +1,6 @@
 /* test_cuda_products.c: matrix products on the simulated device: every kernel's tiles, operands that lie in every way, ragged edges, batches, epilogues. f32 has the
  * CPU's bits. f16 and bf16 go to tensor cores and are compared with float64: each result may be off by what f32 sums of that length may be, and by one rounding
- * to its type. Facts about the text: which instructions it is made of, and that it fits an architecture's registers. */
+ * to its type. Facts about the text: which instructions it is made of; registers and spills of every architecture are tests/cuda_facts.c's. */
 #include "tests/support/cuda_sources.h"
 #include "tests/support/on_device.h"
 #include <stdio.h>
@@ -230,32 +230,6 @@ static char *text_of(const kb_gemm *g, kn_dtype d, int arch, bool aligned, cg_la
     if (!cg_device_backend_get())                                                                                                  \
         cr_skip_test("there is no NVRTC on this machine")
 
-/* Every tile for every architecture: registers of all threads fit, nothing is spilled, shared memory is what a block may have */
-Test(cuda_products, kernels_fit_without_spills, .timeout = 300)
-{
-    NVRTC();
-    static const int64_t sizes[][3] = {{4096, 4096, 1024}, {300, 300, 300}, {8, 4096, 4096}};
-    static const int archs[] = {80, 90, 100};
-    for (int h = 0; h < 2; h++)
-        for (int i = 0; i < 3; i++)
-            for (int linear = 0; linear < 2; linear++)
-                for (int a = 0; a < 3; a++) {
-                    kb_gemm g = gemm_of(sizes[i][0], sizes[i][1], sizes[i][2], linear);
-                    kn_dtype d = h ? KN_F32 : KN_F16;
-                    cuda_facts f;
-                    cuda_source s = {0};
-                    s.text = text_of(&g, d, archs[a], true, &s.launch);
-                    cr_assert(cuda_compile(&s, archs[a], false, &f), "%s", kn_last_error());
-                    cr_expect(f.spill_stores == 0 && f.spill_loads == 0 && f.stack == 0, "%s, sm_%d: %d and %d bytes are spilled", s.launch.name, archs[a], f.spill_stores, f.spill_loads);
-                    cr_expect_gt(f.registers, 0);
-                    cr_expect_leq(f.registers * s.launch.threads_x, 65536, "%s: %d registers", s.launch.name, f.registers);
-                    cr_expect_leq(s.launch.shared, 99 << 10, "%s", s.launch.name);
-                    if (getenv("KN_SHOW_REGISTERS"))
-                        fprintf(stderr, "%s sm_%d: %d registers, %d bytes shared, %.0f ms\n", s.launch.name, archs[a], f.registers, s.launch.shared, f.ms);
-                    kb_free(s.text);
-                }
-}
-
 static char *ptx_of(const kb_gemm *g, kn_dtype d, bool aligned, cg_launch *l)
 {
     size_t bytes;
@@ -305,4 +279,65 @@ Test(cuda_products, older_devices_have_the_plain_kernel)
     cuda_source s = {text, l, NULL};
     cr_assert(cuda_compile(&s, 75, false, &f), "%s", kn_last_error());
     kb_free(text);
+}
+
+/* ---- planted faults ------------------------------------------------------------------------------------------------------------------------- */
+/* The text with each `what` gone, or as it is. */
+static char *without(const char *text, const char *what)
+{
+    char *copy = malloc(strlen(text) + 1), *to = copy;
+    for (const char *at = text; *at;) {
+        if (what && strncmp(at, what, strlen(what)) == 0)
+            at += strlen(what);
+        else
+            *to++ = *at++;
+    }
+    *to = 0;
+    return copy;
+}
+
+/* What the simulated device says of a product's kernel, "" where all is well. */
+static void run_text(const sim_device *d, const kb_gemm *g, kn_dtype dtype, const char *gone, char *said, size_t size)
+{
+    cg_launch l;
+    bool missing = false;
+    char *text = text_of(g, dtype, 80, true, &l), *changed = without(text, gone);
+    size_t bytes = (size_t)(g->m * g->k + g->k * g->n + g->m * g->n) * 4 + 256;
+    void *zeros = calloc(1, bytes);
+    cu_ptr memory = sim_upload(d, zeros, bytes), ptr[4] = {memory, memory, memory, 0};
+    void *params[64];
+    cr_assert(!gone || strlen(changed) < strlen(text), "the text has no '%s'", gone);
+    cu_function f = sim_kernel(d, changed, l.name, &missing);
+    cr_assert_not_null(f);
+    for (int i = 0; i < 4; i++)
+        params[i] = &ptr[i];
+    for (int i = 0; i < l.n_params; i++)
+        params[4 + i] = &l.param[i];
+    ptr[1] = memory + (cu_ptr)((g->m * g->k * 4 + 15) / 16 * 16);
+    ptr[2] = ptr[1] + (cu_ptr)((g->k * g->n * 4 + 15) / 16 * 16);
+    cr_assert_eq(d->cu.FuncSetAttribute(f, 8, l.shared), 0);
+    said[0] = 0;
+    if (sim_launch(d, f, (unsigned)l.blocks, (unsigned)l.threads_x, (unsigned)l.shared, params))
+        d->message(said, size);
+    d->reset();
+    free(zeros);
+    free(changed);
+    kb_free(text);
+}
+
+/* Each wait and each barrier of the pipelines is needed: the device says so where one is missing */
+Test(cuda_products, missing_waits_and_barriers_are_caught)
+{
+    NVRTC();
+    const sim_device *d = use_simulated();
+    static const struct { const char *gone, *said; } cases[] = {
+        {NULL, ""}, {"        kn_wait<STAGES - 2>();\n", "before cp.async"}, {"        __syncthreads();\n", "memory"}, {"    __syncthreads();\n#pragma unroll 4", "race on shared memory"},
+    };
+    for (int h = 0; h < 2; h++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            char said[1024];
+            kb_gemm g = gemm_of(64, 64, 320, true);
+            run_text(d, &g, h ? KN_F32 : KN_BF16, cases[i].gone, said, sizeof said);
+            cr_expect(i == 0 ? !*said : strstr(said, cases[i].said) != NULL, "without case %zu the device says '%s'", i, said);
+        }
 }

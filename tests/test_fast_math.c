@@ -330,6 +330,7 @@ Test(fast_math, constants_are_folded_where_that_is_safe)
 {
     lp_kernel *k = lp_new("k");
     k->fast = k->contracts = true;
+    k->inner.size = 1;
     lp_open_phase(k, LP_MAP);
     uint32_t x = cg_convert(k, cg_e0(k, LP_INDEX, KN_I64, 0, 0), KN_F32), c = cg_const(k, KN_F32, 1.1), d = cg_const(k, KN_F32, 1.3);
     uint32_t m = cg_e2(k, LP_MUL, KN_F32, d, cg_e2(k, LP_MUL, KN_F32, x, c)), q = cg_e2(k, LP_DIV, KN_F32, x, d);

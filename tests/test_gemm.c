@@ -183,6 +183,77 @@ Test(gemm, blocks_and_threads)
     check(1, 1000, 600, ROWS_FIRST, ROWS_FIRST, 1);
     check(1000, 1, 600, ROWS_FIRST, ROWS_FIRST, 3);
     check(33, 2080, 40, ROWS_FIRST, COLS_FIRST, 0);
+    check(171, 1090, 20, ROWS_FIRST, COLS_FIRST, 1); /* several blocks of rows and of columns */
+    check(345, 90, 270, COLS_FIRST, ROWS_FIRST, 3);
+    check(170, 150, 1700, ROWS_FIRST, COLS_FIRST, 1); /* A is packed a block of k at a time */
+}
+
+/* Elements of C as finish meets them: each once, with its final value. */
+typedef struct watched {
+    float *c;
+    const float *want;
+    int64_t n, ldc;
+    bool whole_rows;
+    int64_t elements, wrong;
+} watched;
+
+static void watch(void *arg, int64_t row0, int64_t row1, int64_t col0, int64_t col1, int worker)
+{
+    watched *w = arg;
+    int64_t wrong = w->whole_rows && (col0 != 0 || col1 != w->n);
+    (void)worker;
+    for (int64_t i = row0; i < row1; i++)
+        for (int64_t j = col0; j < col1; j++) {
+            wrong += memcmp(&w->c[i * w->ldc + j], &w->want[i * w->n + j], sizeof(float)) != 0;
+            w->c[i * w->ldc + j] = 777; /* whoever comes again doesn't find it */
+        }
+    __atomic_fetch_add(&w->elements, (row1 - row0) * (col1 - col0), __ATOMIC_RELAXED);
+    __atomic_fetch_add(&w->wrong, wrong, __ATOMIC_RELAXED);
+}
+
+static void check_watched(kb_gemm g, const float *want, const kb_gemm_packed *packed)
+{
+    float *c = malloc((size_t)(g.m * g.n) * sizeof *c);
+    for (int variant = 0; variant < 2 * 2 * 3 * KB_ISA_COUNT; variant++) {
+        watched w = {.c = c, .want = want, .n = g.n, .ldc = g.n, .whole_rows = variant & 1};
+        if (!kb_cpu_force((kb_isa)(variant / 12)))
+            continue;
+        kb_set_threads(variant / 4 % 3 + 1);
+        g.packed = variant & 2 ? packed : NULL;
+        g.c = c;
+        g.ldc = g.n;
+        g.finish = watch;
+        g.arg = &w;
+        g.whole_rows = w.whole_rows;
+        cr_assert(kb_gemm_f32(&g));
+        cr_assert_eq(w.wrong, 0, "%ld x %ld x %ld, variant %d: %ld elements weren't ready", (long)g.m, (long)g.n, (long)g.k, variant, (long)w.wrong);
+        cr_assert_eq(w.elements, g.m * g.n, "%ld x %ld x %ld, variant %d: %ld elements finished", (long)g.m, (long)g.n, (long)g.k, variant,
+                     (long)w.elements);
+    }
+    kb_cpu_unforce();
+    kb_set_threads(0);
+    free(c);
+}
+
+Test(gemm, work_meets_every_element_once)
+{
+    static const int64_t sizes[][3] = {{3, 70, 20}, {16, 300, 513}, {128, 384, 384}, {175, 1090, 40}, {340, 130, 300}, {170, 70, 1700}, {1, 5, 0}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
+        matrix a = matrix_new(m, k, ROWS_FIRST, 4), b = matrix_new(k, n, i % 2 ? ROWS_FIRST : COLS_FIRST, 4), bias = matrix_new(1, n, ROWS_FIRST, 4);
+        float *want = malloc((size_t)(m * n) * sizeof *want);
+        kb_gemm_packed packed = {k, n, malloc((size_t)kb_gemm_packed_count(k, n) * sizeof(float) + 4)};
+        kb_gemm g = {.m = m, .n = n, .k = k, .a = a.at, .a_row = a.row, .a_col = a.col, .b = b.at, .b_row = b.row, .b_col = b.col, .c = want,
+                     .ldc = n, .bias = bias.at, .bias_col = 1};
+        kb_gemm_pack_b(&packed, g.b, g.b_row, g.b_col);
+        cr_assert(kb_gemm_f32(&g));
+        check_watched(g, want, &packed);
+        free(a.block);
+        free(b.block);
+        free(bias.block);
+        free(want);
+        free(packed.data);
+    }
 }
 
 /* A row's bits are the same alone and in a batch; infinities and NaN pass. */

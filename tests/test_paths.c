@@ -353,3 +353,38 @@ Test(paths, graph_stays_slow_for_ever_once_memory_was_short)
     cr_assert_gt(short_ones, 5, "%d", short_ones);
     kn_module_free(KN_BASE(w));
 }
+
+/* ---- graphs of one path ------------------------------------------------------------------------------------------------------------------------ */
+static kn_tensor *reads_between(Way *w, kn_tensor *x)
+{
+    static const char *const steps = "etseat";  /* two of them twice */
+    double seen = 0;
+    for (int i = 0; i < 6; i++) {
+        kn_tensor *y = kn_mul(x, w->a);
+        x = steps[i] == 'e' ? kn_exp(y) : steps[i] == 't' ? kn_tanh(y) : steps[i] == 's' ? kn_sin(y) : kn_atan(y);
+        seen += kn_item(kn_amax(kn_matmul(x, w->a)));
+    }
+    return kn_add(x, seen);
+}
+
+/* Compiled side by side or one after another: the same code, and equal graphs once. */
+Test(paths, graphs_of_a_path_are_compiled_side_by_side)
+{
+    kn_stats first = {0};
+    for (int threads = 1; threads <= 4; threads++) {
+        KN_SCOPE;
+        kn_set_threads(threads);
+        Way *w = way_new(reads_between);
+        kn_module *fast = kn_compile(KN_BASE(w));
+        for (int i = 0; i < 4; i++)
+            check(w, fast, ramp(4, i));
+        kn_stats s = kn_compile_stats(fast);
+        cr_expect_eq(s.fallbacks, 0);
+        cr_expect(s.compiles >= 4, "%llu compilations", (unsigned long long)s.compiles);
+        if (threads == 1)
+            first = s;
+        cr_expect_eq(s.compiles, first.compiles, "at %d threads", threads);
+        finish(w, fast);
+    }
+    kn_set_threads(0);
+}

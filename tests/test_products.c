@@ -48,6 +48,30 @@ Test(products, activation_residual_and_norm_follow, .init = interpreted)
     cr_expect_eq(s.arena_bytes, 0, "the product's own value stands where the result will");
 }
 
+/* f16 and bf16: conversions, an f32 product, and the rounding is the first that follows it. Few rows of a linear stay one operator. */
+Test(products, those_of_half_formats_take_along_what_follows, .init = interpreted)
+{
+    char text[1024];
+    static const char *const types[] = {"bf16", "f16"};
+    for (int i = 0; i < 2; i++) {
+        const char *t = types[i];
+        snprintf(text, sizeof text, "graph (%%0: %s[40, 16], %%1: %s[24, 16], %%2: %s[24], %%3: %s[40, 24]) {\n %%4 = linear(%%0, %%1, %%2)\n %%5 = gelu(%%4)\n"
+                 " %%6 = add(%%5, %%3, _)\n %%7 = softmax(%%6) dim=1\n return %%7\n}\n", t, t, t, t);
+        expect(text, 4, 1, 4);
+        snprintf(text, sizeof text, "graph (%%0: %s[40, 16], %%1: %s[16, 24], %%2: %s[24]) {\n %%3 = tanh(%%0)\n %%4 = addmm(%%2, %%3, %%1)\n %%5 = relu(%%4)\n"
+                 " %%6 = matmul(%%3, %%1)\n return %%5, %%6\n}\n", t, t, t);
+        expect(text, 5, 2, 5);
+        snprintf(text, sizeof text, "graph (%%0: %s[3, 4, 16], %%1: %s[3, 16, 24]) {\n %%2 = bmm(%%0, %%1)\n %%3 = mul(%%2, 0.5)\n %%4 = softmax(%%3) dim=2\n"
+                 " %%5 = transpose(%%1) dim0=1 dim1=2\n %%6 = matmul(%%4, %%5)\n return %%6, %%2\n}\n", t, t);
+        check(text);
+        snprintf(text, sizeof text, "graph (%%0: %s[40, 16], %%1: %s[24, 16]) {\n %%2 = linear(%%0, %%1, _)\n %%3 = add_(%%2, 1.0, _)\n %%4 = neg(%%3)\n"
+                 " return %%4\n}\n", t, t);
+        check(text);
+        snprintf(text, sizeof text, "graph (%%0: %s[4, 16], %%1: %s[24, 16]) {\n %%2 = linear(%%0, %%1, _)\n %%3 = relu(%%2)\n return %%3\n}\n", t, t);
+        cr_expect_eq(check(text).eager_steps, 1);
+    }
+}
+
 Test(products, its_value_is_kept_for_others, .init = interpreted)
 {
     expect("graph (%0: f32[6, 16], %1: f32[24, 16]) {\n %2 = linear(%0, %1, _)\n %3 = relu(%2)\n return %2, %3\n}\n", 1, 1, 1);

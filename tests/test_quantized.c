@@ -147,6 +147,39 @@ static void modules(kn_dtype d, double tolerance)
 Test(quantized, modules_bf16) { modules(KN_BF16, 0.02); }
 Test(quantized, modules_i8) { modules(KN_I8, 0.05); }
 
+/* Attention with one weight for all three projections, and with three of sizes of their own; each is a Linear's by plain operators. */
+static void attention(kn_dtype d, bool apart)
+{
+    KN_SCOPE;
+    kn_manual_seed(6);
+    kn_module *m = apart ? kn_nn_multihead_attention(24, 3, .kdim = 10, .vdim = 14, .batch_first = 1) : kn_nn_multihead_attention(24, 3, .batch_first = 1);
+    kn_module *fast = kn_compile(m);
+    kn_tensor *q = kn_randn(KN_F32, KN_SHAPE(2, 5, 24)), *k = apart ? kn_randn(KN_F32, KN_SHAPE(2, 7, 10)) : q, *v = apart ? kn_randn(KN_F32, KN_SHAPE(2, 7, 14)) : q;
+    kn_fill_(tensor_of(m, "in_proj_bias"), 0.125);
+    kn_tensor *full = kn_as_tensor(kn_tuple_get(kn_call_value(m, q, k, v, NULL, true, NULL, true, false), 0));
+    for (int i = 0; i < 3; i++)
+        kn_call_value(fast, q, k, v, NULL, true, NULL, true, false);
+    kn_tensor *row = kn_narrow(tensor_of(m, apart ? "v_proj_weight" : "in_proj_weight"), 0, apart ? 3 : 51, 1), *was = kn_clone(row);
+    cr_assert_eq(kn_quantize_weights(m, d), KN_OK, "%s", kn_last_error());
+    kn_tensor *low = tensor_of(m, apart ? "v_proj_weight" : "in_proj_weight"), *out = tensor_of(m, "out_proj.weight");
+    cr_assert(low && kn_tensor_dtype(low) == d && kn_tensor_dtype(out) == d);
+    kn_tensor *now = kn_to(kn_narrow(low, 0, apart ? 3 : 51, 1), KN_F32);
+    if (d == KN_I8)
+        now = kn_mul(now, kn_narrow(tensor_of(m, apart ? "v_proj_weight_scale" : "in_proj_weight_scale"), 0, apart ? 3 : 51, 1));
+    cr_assert_lt(kn_item(kn_amax(kn_abs(kn_sub(now, was)))), 0.005);
+    kn_tensor *y = kn_as_tensor(kn_tuple_get(kn_call_value(m, q, k, v, NULL, true, NULL, true, false), 0));
+    double off = kn_item(kn_amax(kn_abs(kn_sub(y, full))));
+    cr_assert(off > 0 && off < 0.05, "%g", off);
+    for (int i = 0; i < 4; i++)
+        cr_assert(same(kn_as_tensor(kn_tuple_get(kn_call_value(fast, q, k, v, NULL, true, NULL, true, false), 0)), y), "call %d", i);
+    kn_module_free(fast);
+    kn_module_free(m);
+}
+
+Test(quantized, attention_bf16) { attention(KN_BF16, false); }
+Test(quantized, attention_i8) { attention(KN_I8, false); }
+Test(quantized, attention_with_weights_apart) { attention(KN_I8, true); }
+
 Test(quantized, refusals_change_nothing)
 {
     KN_SCOPE;
@@ -155,7 +188,7 @@ Test(quantized, refusals_change_nothing)
     cr_assert_eq(kn_quantize_weights(m, KN_F16), KN_E_DTYPE);
     cr_assert_str_eq(kn_last_error(), "kn_quantize_weights: weights can become KN_BF16 or KN_I8");
     cr_assert_eq(kn_quantize_weights(none, KN_I8), KN_E_VALUE);
-    cr_assert_str_eq(kn_last_error(), "kn_quantize_weights: the module has no Linear with f32 weights");
+    cr_assert_str_eq(kn_last_error(), "kn_quantize_weights: the module has no Linear and no attention with f32 weights");
     cr_assert_neq(kn_quantize_weights(NULL, KN_I8), KN_OK);
     kn_tensor *last = tensor_of(m, "3.weight"), *kept = kn_clone(last);
     kn_fill_(kn_select(last, 0, 1), INFINITY);

@@ -2,7 +2,8 @@
 # test-cuda.sh BUILD-DIR: what can be known of device code without a device, and the whole path on the simulated one.
 #
 #   1. every device kernel of the conformance set compiles to cubins for sm_80, sm_90 and sm_100 by the machine's own NVRTC, without spills
-#   2. so does every kernel of the measured cases (bench/gpu_facts.c), whose accesses are counted in PTX
+#   2. so does every kernel of the measured cases (bench/gpu_facts.c), whose accesses are counted in PTX, and every tile of the products' and attention's kernels
+#      (tests/cuda_facts.c): registers and shared memory are within bounds
 #   3. the conformance set on the simulated device, which runs the PTX that NVRTC emitted, warps and blocks in two orders
 # Where there is no NVRTC it says so and ends with 0: nothing was checked then.
 set -euo pipefail
@@ -21,6 +22,7 @@ for arch in 80 90 100; do
     out=$("$build/bench/gpu_facts" --arch $arch) || { echo "$out"; exit 1; }
     grep -E '^(spills|widths|bench set)' <<<"$out"
 done
+"$build/tests/cuda_facts"
 export KN_CUDA_DRIVER=$PWD/$build/tests/libsimcuda.so
 for seed in 0 1; do
     SIMCUDA_SEED=$seed run --device cuda:0 --verbose | grep -vE '^ok '

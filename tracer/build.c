@@ -3,7 +3,9 @@
  * What a program must output is decided here (CAPTURE 2): roots of slots that any later event names, and those that were asked for (kept handles seen while
  * recording, surprises). Sets only grow; a variant that outputs too little is replaced.
  */
+#include "base/device.h"
 #include "base/env.h"
+#include "base/pool.h"
 #include "base/profile.h"
 #include "tracer/record.h"
 #include "tracer/tr.h"
@@ -11,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_RETRY = 32 };                      /* runs after a compilation that ran out of memory */
+enum { FIRST_RETRY = 32 /* runs after a compilation that ran out of memory */, MAX_ALIASES = 8 /* variants of a graph that differ in them */ };
 
 /* ---- IR ------------------------------------------------------------------------------------------------------------------------------------ */
 typedef struct builder {
@@ -75,8 +77,9 @@ static bool find_aliases(builder *b, tr_event **path, int64_t n)
     v->input_alias = kb_calloc(k, 1);
     v->input_offset = kb_calloc(k, sizeof *v->input_offset);
     v->input_written = kb_calloc(k, sizeof *v->input_written);
+    v->input_dtype = kb_calloc(k, sizeof *v->input_dtype);
     uint64_t *keys = kb_calloc(k, sizeof *keys);
-    if (!v->input_alias || !v->input_offset || !v->input_written || !keys) {
+    if (!v->input_alias || !v->input_offset || !v->input_written || !v->input_dtype || !keys) {
         kb_free(keys);
         return false;
     }
@@ -84,6 +87,7 @@ static bool find_aliases(builder *b, tr_event **path, int64_t n)
     for (int i = 0; i < v->n_inputs; i++) {
         int64_t offset;
         keys[i] = storage_key(b, v->inputs[i], &offset);
+        v->input_dtype[i] = layout_at(b, v->inputs[i])->dtype;
         v->input_offset[i] = offset * (int64_t)kb_dtype_bytes(layout_at(b, v->inputs[i])->dtype);
         for (int j = 0; j < i; j++)
             if (keys[j] == keys[i]) {
@@ -235,24 +239,13 @@ void tr_variant_free(tr_variant *v)
         kb_free(v->input_alias);
         kb_free(v->input_offset);
         kb_free(v->input_written);
+        kb_free(v->input_dtype);
         kb_free(v->scalars);
         kb_free(v->outputs);
         kb_free(v->output_bytes);
         kb_free(v);
         v = older;
     }
-}
-
-/* A check on values after a write can't be hoisted above it: such a graph stays with the op interpreter, which stops where eager does. */
-static bool checks_after_write(const tr_graph *g)
-{
-    bool check = false;
-    for (tr_event *e = g->end->parent; e != g->begin; e = e->parent) {
-        check |= e->checks;
-        if (e->writes && check)
-            return true;
-    }
-    return false;
 }
 
 /* The graph's operators run one by one: for good, or where memory was short until some more runs have gone by, twice as many each time. */
@@ -333,7 +326,7 @@ void tr_job_compile(tr_job *j)
 static void count(tr_job *j)
 {
     tr_module *m = j->module;
-    uint64_t us = (tr_now() - j->begin) / 1000;
+    uint64_t us = ((j->end ? j->end : tr_now()) - j->begin) / 1000;
     j->graph->stats = cg_program_stats(j->variant->program);
     if (cg_program_device(j->variant->program) && j->graph->stats.eager_steps && !j->no_backend)
         tr_module_note(m, BREAK_HOST_STEP, j->graph->end->site, "graph %d: %d of its operators run on the host", j->graph->number, j->graph->stats.eager_steps);
@@ -388,7 +381,9 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
     v->older = old;
     if (old && v->compile_us) {                 /* code that was there for an equal graph costs nothing */
         m->recompiles++;
-        tr_miss *x = tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
+        tr_miss *x = v->wanted_version == old->wanted_version
+            ? tr_module_note(m, BREAK_ALIASED, g->end->site, "graph %d has code for both ways", g->number)
+            : tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
         if (x)
             x->us += v->compile_us;
         if (x && v->charged)
@@ -397,29 +392,94 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
     atomic_store_explicit(&g->variant, v, memory_order_release);
 }
 
-static void compile_graph(tr_frame *f, tr_graph *g)
+/* What a path needs compiled now: a list in the path's order. */
+typedef struct jobs { tr_job **v; int64_t n, cap; } jobs;
+
+/* How many ways in which operands share memory have code of their own. */
+static int ways_to_alias(const tr_variant *v)
 {
-    tr_job *j = tr_job_new(f, g);
-    if (!j || (!tr_job_find(j) && f->module->options.background && tr_background_add(j)))
-        return;
-    if (!j->found)
-        tr_job_compile(j);
-    tr_variant *v = tr_job_finish(j);
-    if (v)
-        tr_variant_publish(f->module, g, v);
+    int n = 0;
+    for (const tr_variant *o = v; o; o = o->older)
+        n += o->wanted_version == v->wanted_version;
+    return n;
 }
 
-static void consider(tr_frame *f, tr_graph *g)
+static bool is_due(tr_frame *f, tr_graph *g)
 {
     if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g))
-        return;
-    if (checks_after_write(g)) {
-        give_up(f->module, g, KN_OK, BREAK_EAGER_STEP, "an operator that checks values stands after a write");
-        return;
-    }
+        return false;
     tr_variant *v = atomic_load(&g->variant);
-    if (!f->generic && !g->queued && (!v || v->wanted_version != atomic_load(&g->wanted_version)))
-        compile_graph(f, g);
+    return !f->generic && !g->queued && (!v || v->wanted_version != atomic_load(&g->wanted_version) || (g == f->aliased && ways_to_alias(v) < MAX_ALIASES));
+}
+
+static void finish(tr_job *j)
+{
+    tr_module *m = j->module;
+    tr_graph *g = j->graph;
+    tr_variant *v = tr_job_finish(j);
+    if (v)
+        tr_variant_publish(m, g, v);
+}
+
+/* A graph's code is at hand, is left to the worker, or becomes a job of the list. */
+static void consider(tr_frame *f, tr_graph *g, jobs *list)
+{
+    tr_job *j = is_due(f, g) ? tr_job_new(f, g) : NULL;
+    if (!j || (!tr_job_find(j) && f->module->options.background && tr_background_add(j)))
+        return;
+    j->ready = tr_now();
+    if (!j->found && KB_PUSH(&list->v, &list->n, &list->cap, j))
+        return;
+    if (!j->found)              /* no memory for a list */
+        tr_job_compile(j);
+    finish(j);
+}
+
+/* Equal graphs are compiled once: the later ones find the first one's program. */
+static bool is_repeated(const jobs *list, int64_t at)
+{
+    const tr_job *j = list->v[at];
+    for (int64_t i = 0; i < at && j->hash; i++)
+        if (list->v[i]->hash == j->hash && ir_identical(list->v[i]->ir, j->ir))
+            return true;
+    return false;
+}
+
+static void run_job(void *arg, int64_t begin, int64_t end, int worker)
+{
+    jobs *list = arg;
+    (void)worker;
+    kb_thread_get();
+    for (int64_t i = begin; i < end; i++) {
+        if (list->v[i]->skip)
+            continue;
+        list->v[i]->begin += tr_now() - list->v[i]->ready;      /* waiting is nobody's cost */
+        tr_job_compile(list->v[i]);
+        list->v[i]->end = tr_now();
+    }
+}
+
+/* Graphs side by side where there are enough for all threads; else one after another, each with its kernels side by side. Devices and dumps keep their order. */
+static void run_jobs(jobs *list)
+{
+    int64_t distinct = 0;
+    bool in_order = *kb_env(KB_ENV_KN_DUMP_DIR) != 0;
+    for (int64_t i = 0; i < list->n; i++) {
+        list->v[i]->skip = is_repeated(list, i);
+        distinct += !list->v[i]->skip;
+        in_order |= cg_graph_device(list->v[i]->ir) != KB_CPU;
+    }
+    if (distinct > 1 && distinct >= kb_threads() && !in_order)
+        kb_parallel_for(list->n, 1, run_job, list);
+    else
+        run_job(list, 0, list->n, 0);
+    for (int64_t i = 0; i < list->n; i++) {
+        tr_job *j = list->v[i];
+        if (j->skip && !tr_job_find(j))         /* the first of its kind came to nothing: so will this one, with its own reason */
+            tr_job_compile(j);
+        finish(j);
+    }
+    kb_free(list->v);
 }
 
 void tr_compile_path(tr_frame *f, tr_event *end)
@@ -429,12 +489,14 @@ void tr_compile_path(tr_frame *f, tr_event *end)
         return;
     pthread_mutex_lock(&m->lock);
     bool novel = false;
+    jobs list = {0};
     for (tr_event *e = end; e; e = e->parent)
         if (e->graph) {
-            consider(f, e->graph);
+            consider(f, e->graph, &list);
             novel |= e->graph->novel;
             e->graph->novel = false;
         }
+    run_jobs(&list);
     if (f->recorded && !novel)
         tr_path_was_light(m);
     pthread_mutex_unlock(&m->lock);

@@ -131,7 +131,9 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
         v = kn_value_tensor(rt_error_tensorf(KN_E_STATE, "compile", f->diverged, "forward took a way not seen before, and the stance is to fail then"));
     if (pure)
         tr_pure_observe(f, epoch);
+    rt_enter(ctx);
     tr_frame_free(f);
+    rt_leave(ctx);
     return v;
 }
 

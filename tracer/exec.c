@@ -163,16 +163,16 @@ static void fill_handle(tr_frame *f, uint32_t slot)
     rt_storage *s = tr_locate(f, c, &offset, &l);
     if (error) {
         rt_tensor_set_error(t, kb_error_status() == KN_OK ? KN_E_INTERNAL : kb_error_status(), error);
-        f->n_pending--;
+        f->trace.n_pending--;
     } else if (s) {
         rt_tensor_set_real(t, rt_storage_retain(s), offset);
-        f->n_pending--;
+        f->trace.n_pending--;
     }
 }
 
 static void fill_range(tr_frame *f, uint32_t from, uint32_t to)
 {
-    for (uint32_t s = from; s < to && f->n_pending; s++)
+    for (uint32_t s = to; s-- > from && f->trace.n_pending;)    /* the last ones are alive, mostly */
         if (pending(f, s))
             fill_handle(f, s);
 }
@@ -257,7 +257,7 @@ void tr_run_ahead(tr_frame *f)
 
 /* ---- values that no program gave -------------------------------------------------------------------------------------------------------------- */
 /* Computes root slot `want` from what is there. The ops in between don't write: graphs that do leave nothing behind. */
-static kn_status compute_slot(tr_frame *f, uint32_t want)
+kn_status tr_compute_slot(tr_frame *f, uint32_t want)
 {
     uint8_t *need = kb_calloc(want + 1, 1);
     bool failed = f->failed;
@@ -311,7 +311,7 @@ static kn_status need_slot(tr_frame *f, uint32_t slot)
         return KN_OK;
     tr_trace("slot %u is computed again: its graph dropped it", tr_index(root));
     ask_for(f, tr_index(root));
-    return compute_slot(f, tr_index(root));
+    return tr_compute_slot(f, tr_index(root));
 }
 
 kn_status tr_recompute(tr_frame *f, kn_tensor *t)
@@ -321,7 +321,7 @@ kn_status tr_recompute(tr_frame *f, kn_tensor *t)
     kn_status s = need_slot(f, t->slot);
     if (s != KN_OK && !tr_error_of(f, TR_CODE(TR_SLOT, t->slot))) {
         rt_tensor_set_error(t, s, kb_error_text());
-        f->n_pending--;
+        f->trace.n_pending--;
         return s;
     }
     fill_handle(f, t->slot);
@@ -330,7 +330,7 @@ kn_status tr_recompute(tr_frame *f, kn_tensor *t)
 
 void tr_fill_leftovers(tr_frame *f)
 {
-    for (uint32_t s = 0; s < f->graph_slot && f->n_pending; s++)
+    for (uint32_t s = 0; s < f->graph_slot && f->trace.n_pending; s++)
         if (pending(f, s))
             tr_recompute(f, f->slots[s].t);
 }
@@ -445,16 +445,20 @@ static void lose_graph(tr_frame *f, const tr_graph *g, kn_status s)
     f->failed = true;
 }
 
-/* *done: the graph has had its effects, whatever the status says. */
-static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v, run_room *r, bool *done)
+/* *done: the graph has had its effects, whatever the status says. *missed: it has not run, since operands share memory in another way. */
+static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v, run_room *r, bool *done, bool *missed)
 {
     kn_status s = gather(f, v, r);
+    *missed = false;
     if (s != KN_OK)
         return s;
-    if (v->input_written && !aliases_fit(v, (char **)r->inputs, r->storages))
+    if (v->input_written && !aliases_fit(v, (char **)r->inputs, r->storages)) {
+        *missed = true;
         return KN_E_STATE;
+    }
     if (!make_storages(v, r))
         return KN_E_MEMORY;
+    tr_written *check = v->input_written && __builtin_expect(tr_check_now(f, g), 0) ? tr_check_before(v, r->storages) : NULL;
     uint64_t before = tr_now();
     s = cg_run_once(v->program, r->inputs, r->sources, r->scalars, r->outputs, done);
     f->program_ns += tr_now() - before;
@@ -477,6 +481,8 @@ static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v
             rt_storage_wrote(r->storages[i]);
     if (s != KN_OK && *done)
         lose_graph(f, g, s);
+    if (__builtin_expect(check != NULL, 0))
+        tr_check_after(f, g, v, check, s == KN_OK);
     return s;
 }
 
@@ -496,51 +502,33 @@ static bool covers(const tr_frame *f, const tr_variant *v, const tr_graph *g)
     return true;
 }
 
-/* ---- KN_CHECK: a program's values against the op interpreter's -------------------------------------------------------------------------- */
-static bool same_values(const void *a, const void *b, const kb_layout *l)
+/* Code of the same outputs that was made for another way in which operands share memory, or NULL. */
+static const tr_variant *for_other_aliases(const tr_variant *v)
 {
-    const float *x = a, *y = b;
-    const double *p = a, *q = b;
-    bool f32 = l->dtype == KN_F32, f64 = l->dtype == KN_F64;
-    if (!f32 && !f64)
-        return memcmp(a, b, (size_t)l->numel * kb_dtype_bytes(l->dtype)) == 0;
-    for (int64_t i = 0; i < l->numel; i++)
-        if (f32 ? memcmp(&x[i], &y[i], 4) && (x[i] == x[i] || y[i] == y[i]) : memcmp(&p[i], &q[i], 8) && (p[i] == p[i] || q[i] == q[i]))
-            return false;                       /* a NaN's sign and payload are nobody's promise */
-    return true;
-}
-
-/* Of the CPU: a device's values are on the device, and its reductions may differ with what they are fused with. Ops of a graph that doesn't write may run a
- * second time. A difference is told on stderr, counted, and the interpreter's values stand. */
-static void check_program(tr_frame *f, const tr_graph *g, const tr_variant *v)
-{
-    for (int i = 0; i < v->n_outputs; i++) {
-        uint32_t s = v->outputs[i];
-        rt_storage *got = f->slots[s].storage;
-        f->slots[s].storage = NULL;
-        if (compute_slot(f, s) != KN_OK || !f->slots[s].storage) {
-            f->slots[s].storage = got;
-            continue;
-        }
-        if (!same_values(got->data, f->slots[s].storage->data, tr_out_of(f, s)->layout)) {
-            fprintf(stderr, "kiln: KN_CHECK: graph %d of %s gives other bits than its operators for '%s' at %s\n", g->number, kn_class_name(f->module->target),
-                    kb_op_info((kb_opcode)f->slots[s].event->op)->name, f->slots[s].event->site ? f->slots[s].event->site : "?");
-            atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
-        }
-        rt_storage_release(got);
-    }
+    const tr_variant *o = v->older;
+    while (o && (o->wanted_version != v->wanted_version || !o->input_written))
+        o = o->older;
+    return o;
 }
 
 static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v, bool *done)
 {
     char local[2048] __attribute__((aligned(16)));
     run_room r;
-    if (!make_room(&r, v, local, sizeof local))
-        return KN_E_MEMORY;
-    kn_status s = run_program(f, g, v, &r, done);
-    kb_free(r.block);
-    if (s == KN_OK && !g->writes && !cg_program_device(v->program) && __builtin_expect(atomic_load_explicit(&g->runs, memory_order_relaxed) <= f->module->check_runs, 0))
-        check_program(f, g, v);
+    bool missed;
+    kn_status s;
+    do {
+        if (!make_room(&r, v, local, sizeof local))
+            return KN_E_MEMORY;
+        s = run_program(f, g, v, &r, done, &missed);
+        kb_free(r.block);
+    } while (missed && (v = for_other_aliases(v)));
+    if (missed && !f->generic) {                /* code for this way, too: its operators run this time */
+        f->aliased = g;
+        f->rebuild = true;
+    }
+    if (s == KN_OK && !g->writes && tr_check_now(f, g))
+        tr_check_values(f, g, v);
     if (s == KN_OK || *done)
         fill_range(f, g->first_slot, g->end_slot);
     return s;
@@ -570,7 +558,7 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
     tr_graph *g = end->graph;
     if (!g)
         return KN_OK;
-    if (g->writes && f->n_pending)
+    if (g->writes && f->trace.n_pending)
         tr_fill_leftovers(f);
     atomic_fetch_add_explicit(&g->runs, 1, memory_order_relaxed);
     if (__builtin_expect(f->ran_to != NULL, 0))

@@ -105,7 +105,7 @@ static inline bool commit(tr_frame *f, const tr_event *e, uint32_t n_externs)
     if (__builtin_expect((e->writes || f->mapped) && touches_mapped(f, e), 0))
         return false;                           /* eager says what is wrong */
     for (uint32_t i = f->n_externs; i < n_externs; i++)
-        rt_retain(f->externs[i]);
+        rt_retain_inside(f->externs[i]);
     f->n_externs = n_externs;
     return true;
 }
@@ -169,52 +169,71 @@ static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **o
         t->u.trace = &f->trace;
         f->slots[t->slot].t = t;
         f->slots[t->slot].event = e;
-        f->n_pending++;
+        f->trace.n_pending++;
         out[i] = t;
     }
     return true;
 }
 
+/* Operands of an event that binds nothing and has no numbers. */
+static inline bool known_operands_fit(const tr_frame *f, const tr_event *e, const rt_op *c)
+{
+    const kn_value *v = c->in;
+    for (const tr_code *in = e->in, *end = in + c->n_in; in < end; in++, v++) {
+        tr_code code = *in;
+        if (code == TR_NONE) {
+            if (v->kind != KN_KIND_NONE)
+                return false;
+            continue;
+        }
+        const kn_tensor *t = v->as.tensor;
+        if (v->kind != KN_KIND_TENSOR)
+            return false;
+        if (tr_kind(code) == TR_SLOT) {         /* no other handle of this call's serial has this slot; dead ones and errors have no serial */
+            if (t->slot != tr_index(code) || t->serial != f->serial)
+                return false;
+        } else if (f->externs[tr_index(code)] != t || t->state != RT_REAL)
+            return false;
+    }
+    return true;
+}
+
+/* Any operands. New externs are counted. */
+static __attribute__((noinline)) bool new_operands_fit(tr_frame *f, const tr_event *e, const rt_op *c)
+{
+    uint32_t n_externs = f->n_externs;
+    for (int k = 0; k < c->n_in; k++)
+        if (!operand_fits(f, e, k, &c->in[k], &n_externs))
+            return false;
+    for (; f->n_externs < n_externs; f->n_externs++)
+        rt_retain_inside(f->externs[f->n_externs]);
+    return true;
+}
+
 /* The usual case of replay_op, with as few instructions as can be: the first child, an event that is plain, in a frame of fixed sizes. Where it does not fit
- * nothing has changed (numbers past n_scalars and externs past n_externs are nobody's) and replay_op tries again. */
+ * nothing has changed (numbers past n_scalars and externs past n_externs are nobody's) and replay_op tries again; where memory for a handle was short, externs that
+ * it has bound are found bound. */
 static inline bool replay_plain(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire);
-    if (__builtin_expect(!e || !e->plain || e->room > f->room || f->mapped || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words, 0))
+    if (__builtin_expect(!e || e->head != c->head || e->n_words != c->n_words || !e->plain || e->room > f->room || f->mapped, 0))
         return false;
     for (int i = 0; i < c->n_words; i++)
         if (e->words[i] != c->words[i])
             return false;
-    uint32_t n_externs = f->n_externs;
-    const kn_value *v = c->in;
-    for (const tr_code *in = e->in, *end = in + c->n_in; in < end; in++, v++) {
-        tr_code code = *in;
-        if (tr_kind(code) == TR_SLOT) {         /* no other handle of this call's serial has this slot; dead ones and errors have no serial */
-            if (v->kind != KN_KIND_TENSOR || v->as.tensor->serial != f->serial || v->as.tensor->slot != tr_index(code))
-                return false;
-        } else if (tr_kind(code) == TR_NONE) {
-            if (v->kind != KN_KIND_NONE)
-                return false;
-        } else if (!operand_fits(f, e, (int)(in - e->in), v, &n_externs))
-            return false;
-    }
-    kn_tensor *t = rt_handle_new(ctx);
-    if (!t)
+    if (e->known ? !known_operands_fit(f, e, c) : !new_operands_fit(f, e, c))
         return false;
-    for (; f->n_externs < n_externs; f->n_externs++)
-        rt_retain(f->externs[f->n_externs]);
-    atomic_store_explicit(&t->state, RT_PENDING, memory_order_relaxed);
-    rt_set_slot(t, f->serial, e->first_slot);
-    t->layout = e->out[0].layout;
-    t->u.trace = &f->trace;
+    kn_tensor *t = rt_handle_new_pending(ctx, &f->trace, f->serial, e->first_slot, e->layout);
+    if (__builtin_expect(!t, 0))
+        return false;
     tr_slot *s = &f->slots[e->first_slot];
     s->t = t;
     s->event = e;
-    f->n_pending++;
     f->at = e;
     f->n_slots = e->first_slot + 1;
     f->n_scalars = e->first_scalar + e->n_scalar;
     out[0] = t;
+    __builtin_prefetch(atomic_load_explicit(&e->child, memory_order_relaxed));  /* while the forward goes on */
     return true;
 }
 
@@ -265,6 +284,17 @@ static bool pass_cut(tr_frame *f)
     return e && end_graph(f, EV_CUT, 0, NULL, 0, e->site, 0) == KN_OK && f->mode == TR_REPLAY;
 }
 
+/* An op that may fail on values, after a write in the same graph: a program couldn't check first. The graph ends before it, so that its writes have landed as in eager. */
+static bool checks_after_write(const tr_frame *f, const rt_op *c)
+{
+    if (!kb_op_checks(c->op, c->words))
+        return false;
+    for (const tr_event *e = f->at; e != f->graph_begin; e = e->parent)
+        if (e->writes)
+            return true;
+    return false;
+}
+
 /* Everything but an op that is as recorded. */
 static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
@@ -303,7 +333,7 @@ static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const
         if (f->mode == TR_REPLAY)
             tr_diverge(f);
     }
-    if (f->mode == TR_RECORD && f->at != f->graph_begin && tr_is_head(f, c))
+    if (f->mode == TR_RECORD && f->at != f->graph_begin && (tr_is_head(f, c) || checks_after_write(f, c)))
         end_graph(f, EV_CUT, 0, NULL, 0, c->site, 0);
     c = tr_numbers_again(f, c, &numbers, &room);
     if (f->mode == TR_RECORD)
@@ -467,14 +497,6 @@ static void host_write(rt_trace *trace, rt_ctx *ctx, rt_storage *s)
     tr_fill_leftovers(f);
 }
 
-static void dropped(rt_trace *trace, kn_tensor *t)
-{
-    tr_frame *f = frame_of(trace);
-    if (t->slot < f->n_slots && f->slots[t->slot].t == t)
-        f->slots[t->slot].t = NULL;
-    f->n_pending--;
-}
-
 static void asked(rt_trace *trace, rt_ctx *ctx, kn_tensor *t)
 {
     tr_frame *f = frame_of(trace);
@@ -530,7 +552,7 @@ static void abandon(rt_trace *trace, rt_ctx *ctx)
 }
 
 const rt_trace_ops tr_frame_ops = {
-    .op = frame_op, .host_read = host_read, .host_write = host_write, .dropped = dropped, .breaks = breaks,
+    .op = frame_op, .host_read = host_read, .host_write = host_write, .breaks = breaks,
     .module_enter = module_moved, .module_leave = module_moved, .abandon = abandon, .foreign = foreign,
     .asked = asked,
 };
@@ -539,7 +561,7 @@ const rt_trace_ops tr_frame_ops = {
 /* Placeholders that outlived their graph: kept by a hook, a global, an outer scope. */
 static void materialise_kept(tr_frame *f)
 {
-    for (uint32_t s = 0; s < f->n_slots && f->n_pending; s++)
+    for (uint32_t s = 0; s < f->n_slots && f->trace.n_pending; s++)
         if (tr_slot_alive(f, s) && f->slots[s].t->state == RT_PENDING)
             tr_recompute(f, f->slots[s].t);
 }
@@ -555,7 +577,7 @@ void tr_finish(tr_frame *f, kn_tensor **tensors, int n)
         tr_diverge(f);
     if (in != local)
         kb_free(in);
-    if (f->n_pending)
+    if (f->trace.n_pending)
         materialise_kept(f);
     tr_event *end = f->at;
     bool complete = end->kind == EV_RETURN;
@@ -604,16 +626,16 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
         tr_frame_free(f);
         return NULL;
     }
-    f->trace = (rt_trace){&tr_frame_ops, ctx->trace, (uint32_t)ctx->n_scopes, NULL};
+    f->trace = (rt_trace){.ops = &tr_frame_ops, .outer = ctx->trace, .depth = (uint32_t)ctx->n_scopes};
     f->entry = e;
     f->serial = rt_serial_next();
     f->ctx = ctx;
     f->at = f->graph_begin = e->root;
     f->ran_to = NULL;
-    f->n_slots = f->n_scalars = f->graph_slot = f->n_written = f->n_pending = 0;
+    f->n_slots = f->n_scalars = f->graph_slot = f->n_written = 0;
     f->n_externs = (uint32_t)n;
     for (int i = 0; i < n; i++)
-        f->externs[i] = rt_retain(args[i]);
+        rt_retain_inside(f->externs[i] = args[i]);
     f->generic = e->generic;
     f->n_key = f->n_call_words = 0;
     for (int i = 0; f->generic && i < n; i++)
@@ -622,6 +644,7 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
             return NULL;
         }
     f->mapped = f->recorded = f->rebuild = f->failed = false;
+    f->aliased = NULL;
     f->path_cache = f->diverged = NULL;
     f->program_ns = 0;
     f->mode = atomic_load_explicit(&e->root->child, memory_order_acquire) ? TR_REPLAY : TR_RECORD;
@@ -635,12 +658,14 @@ void tr_frame_free(tr_frame *f)
         return;
     unpark(f);
     for (uint32_t i = 0; i < f->n_externs; i++)
-        rt_release(f->externs[i]);
-    for (uint32_t i = 0; i < f->n_slots; i++) {
-        rt_storage_release(f->slots[i].storage);
-        tr_free_text(f->slots[i].error);
-        f->slots[i] = (tr_slot){0};
-    }
+        rt_release_inside(f->externs[i]);
+    for (uint32_t i = 0; i < f->n_slots; i++)   /* handles are left as they are: nobody looks past n_slots */
+        if (f->slots[i].storage || f->slots[i].error) {
+            rt_storage_release(f->slots[i].storage);
+            tr_free_text(f->slots[i].error);
+            f->slots[i].storage = NULL;
+            f->slots[i].error = NULL;
+        }
     while (f->n_controls)
         kb_control_release(f->controls[--f->n_controls]);
     tr_free_text(f->lost_write);

@@ -146,7 +146,7 @@ static bool eligible_path(const tr_frame *f)
 {
     const tr_event *end = f->at;
     if (f->generic || !f->replayed || end->kind != EV_RETURN || end->n_in != 1 || !end->graph || end->graph->begin->kind != EV_ROOT ||
-        end->graph->writes || f->n_pending || tr_kind(end->in[0]) != TR_SLOT)
+        end->graph->writes || f->trace.n_pending || tr_kind(end->in[0]) != TR_SLOT)
         return false;
     for (const tr_event *e = end->parent; e->kind != EV_ROOT; e = e->parent)
         if (e->kind != EV_OP || kb_op_info((kb_opcode)e->op)->cls == KB_RANDOM || e->op == OP_custom || kb_is_control((kb_opcode)e->op))

@@ -81,11 +81,13 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
         return NULL;
     e->kind = EV_OP;
     e->op = (uint16_t)c->op;
+    e->head = c->head;
     e->math = (uint8_t)f->ctx->last_math;
     e->writes = writes;
     e->size_mask = kb_size_mask(c->op, c->n_words, c->words);
     e->checks = kb_op_checks(c->op, c->words);
     e->plain = n_out == 1 && c->op != OP_custom && !(info->flags & KB_F_CONTROL) && !f->generic;
+    e->known = e->plain && n_externs == f->n_externs && n_scalars == f->n_scalars;
     e->first_slot = f->n_slots;
     e->first_scalar = f->n_scalars;
     e->first_extern = f->n_externs;
@@ -102,6 +104,7 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     }
     for (size_t i = 0; i < n_out; i++)
         e->out[i] = place_of(f, c, in, out[i], f->n_slots + (uint32_t)i);
+    e->layout = n_out ? e->out[0].layout : NULL;
     return e;
 }
 
@@ -153,7 +156,7 @@ static void publish(tr_frame *f, tr_event *e, uint32_t n_externs, uint32_t n_sca
     want_operands(f, e);
     f->at = e;
     for (uint32_t i = f->n_externs; i < n_externs; i++) {
-        rt_retain(f->externs[i]);
+        rt_retain_inside(f->externs[i]);
         if (f->generic)
             tr_generic_bind(f, i, f->externs[i]);
     }

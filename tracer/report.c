@@ -235,7 +235,7 @@ static void graph_line(writer *w, const tr_graph *g)
 {
     tr_variant *v = atomic_load(&((tr_graph *)(uintptr_t)g)->variant);
     const cg_stats *s = &g->stats;
-    const char *where = g->end->kind == EV_RETURN ? "return" : g->end->kind == EV_CUT ? "turn" : kb_break_get(g->end->op)->code;
+    const char *where = g->end->kind == EV_RETURN ? "return" : g->end->kind == EV_CUT ? "cut" : kb_break_get(g->end->op)->code;
     unsigned long long runs = atomic_load(&((tr_graph *)(uintptr_t)g)->runs);
     int64_t planned = s->arena_bytes + s->output_bytes;
     if (w->json) {

@@ -4,7 +4,7 @@
  * an event are what came next on different calls. Events are immutable once they can be seen; only `child`, `sibling` and the graph's variant change, atomically.
  * GRAPHS. A SYNC, BREAK, CUT or RETURN event ends a graph: the ops since the previous such event. Its code is a VARIANT, replaced as a whole. Graphs that mean
  * the same (the turns of a loop) share a PROGRAM (share.c). A CUT is where the tracer itself ends a graph: before each turn of a loop whose number of turns varies
- * (loops.c).
+ * (loops.c), and between a write and an operator after it that may fail on values.
  * FRAMES. One call of a compiled module. RECORD: ops run eagerly and become events. REPLAY: ops are compared with events and give placeholders. EAGER: the frame
  * has let go of the thread; ops run as if nothing were compiled.
  *
@@ -42,22 +42,28 @@ typedef struct tr_bind { uint32_t index; const kb_layout *layout; } tr_bind;
 typedef struct tr_event tr_event;
 typedef struct tr_graph tr_graph;
 struct tr_event {
-    uint8_t kind, n_out, n_bind;
+    /* what replay looks at, in one cache line */
+    uint64_t head;                              /* operator and number of operands, as they begin an rt_op: compared at once */
+    uint8_t kind, n_out, n_bind, math;
     uint16_t op, n_words;                       /* SYNC, BREAK: op holds the break code */
-    int n_in;
-    uint8_t math;
     bool writes, checks;                        /* an in-place op; an op that may fail on values */
     bool plain;                                 /* an op of one result that writes nothing and asks nobody: see replay_plain */
+    bool known;                                 /* plain, binds nothing new and has no numbers */
     uint16_t n_scalar;
-    uint32_t first_slot, first_scalar, first_extern;    /* numbers in use before this event */
+    uint32_t first_slot, first_scalar;          /* numbers in use before this event */
     uint32_t room;                              /* entries that a frame's arrays need to go past it */
     const tr_code *in;
+    _Atomic(tr_event *) child;
+    const kb_layout *layout;                    /* of a plain event's result */
+    /* the rest */
+    _Atomic(tr_event *) sibling;
+    uint32_t first_extern;
+    int n_in;
     const int64_t *words;
     tr_out *out;
     const tr_bind *bind;
     uint32_t depth;                             /* events before it on its path */
     uint64_t size_mask;                         /* words that are sizes, starts or lengths: bit by word */
-    _Atomic(tr_event *) child, sibling;
     tr_event *parent;
     tr_graph *graph;                            /* ends this graph; NULL for ops and for graphs without ops */
     const char *site, *path;
@@ -88,6 +94,7 @@ typedef struct tr_variant {
     uint8_t *input_alias;                       /* alias class by input, 0: free; only where the graph writes */
     int64_t *input_offset;                      /* of an aliased input from its class's first, in bytes */
     bool *input_written;
+    kn_dtype *input_dtype;                      /* where input_written is */
     uint32_t *scalars;                          /* frame scalar by program scalar */
     uint32_t *outputs;                          /* root slot by output */
     int64_t *output_bytes;
@@ -232,11 +239,11 @@ struct tr_frame {
     uint32_t n_written;                         /* storages that the pending graph writes; more than fit: everything counts as written */
     const rt_storage *written[8];
     bool mapped;                                /* the host mapped something for writing during this call */
-    uint32_t n_pending;                         /* placeholders alive */
     bool recorded;                              /* something new was recorded on this call */
     const char *diverged;                       /* this call left the known paths after this place; NULL: it did not */
     bool replayed;                              /* to the end, nothing recorded */
     bool rebuild;                               /* a graph on the path has to output more */
+    tr_graph *aliased;                          /* a graph whose operands share memory in a way that it has no code for; NULL: none */
     bool failed;                                /* an op failed inside a deferred graph */
     char *lost_write;                           /* a write could not be done: why. The call fails; owned, or tr_no_memory */
     kn_status lost_status;
@@ -308,11 +315,23 @@ kn_status tr_recompute(tr_frame *f, kn_tensor *t);
 bool tr_slot_alive(const tr_frame *f, uint32_t slot);   /* its handle is still there (PENDING or REAL) */
 /* Where an operand is. storage NULL: it has no values yet. */
 rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_layout **layout);
+kn_status tr_compute_slot(tr_frame *f, uint32_t want);  /* root slot `want` from what is there */
 void tr_fill_leftovers(tr_frame *f);            /* all of them, before a write could change what they read */
 bool tr_is_written(const tr_frame *f, const rt_storage *s);
 const char *tr_error_of(const tr_frame *f, tr_code c); /* why the operand has no values; NULL: it has, or will have */
 extern char tr_no_memory[];                     /* the sentence of a failure for whose own there was no memory */
 static inline void tr_free_text(char *text) { if (text != tr_no_memory) kb_free(text); }
+
+/* ---- check.c: KN_CHECK ----------------------------------------------------------------------------------------------------------------------------- */
+static inline bool tr_check_now(const tr_frame *f, const tr_graph *g)
+{
+    return atomic_load_explicit(&((tr_graph *)(uintptr_t)g)->runs, memory_order_relaxed) <= f->module->check_runs;
+}
+void tr_check_values(tr_frame *f, const tr_graph *g, const tr_variant *v);     /* of a graph that doesn't write, whose program has run */
+/* Of one that writes: contents of the written storages before the program runs (NULL: no memory for them), and the comparison after it; frees `w`. */
+typedef struct tr_written tr_written;
+tr_written *tr_check_before(const tr_variant *v, rt_storage *const *storages);
+void tr_check_after(tr_frame *f, const tr_graph *g, const tr_variant *v, tr_written *w, bool ran);
 
 /* ---- numbers.c ------------------------------------------------------------------------------------------------------------------------------------- */
 typedef struct tr_unused_numbers { int64_t seed, counters; } tr_unused_numbers;
@@ -371,7 +390,8 @@ typedef struct tr_job {
     bool generic, no_backend, found;            /* found: an equal graph has code */
     kn_status status;                           /* of a failure */
     tr_miss *miss;                              /* of its entry */
-    uint64_t begin;
+    uint64_t begin, ready, end;                 /* of the work: begun, listed, done; end 0: not yet */
+    bool skip;                                  /* an equal one stands earlier in the list */
     char error[256];
 } tr_job;
 tr_job *tr_job_new(tr_frame *f, tr_graph *g);

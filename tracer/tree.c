@@ -172,7 +172,7 @@ static bool is_novel(const tr_module *m, uint64_t signature)
     return true;
 }
 
-static tr_graph *graph_new(tr_module *m, tr_event *begin, tr_event *end, int n_ops, bool writes)
+static tr_graph *graph_new(tr_module *m, tr_event *begin, tr_event *end, int n_ops)
 {
     tr_graph *g = kb_arena_alloc(&m->arena, sizeof *g);
     if (!g)
@@ -180,7 +180,8 @@ static tr_graph *graph_new(tr_module *m, tr_event *begin, tr_event *end, int n_o
     g->begin = begin;
     g->end = end;
     g->n_ops = n_ops;
-    g->writes = writes;
+    for (tr_event *e = end->parent; e != begin; e = e->parent)
+        g->writes |= e->writes;
     g->first_slot = begin->first_slot;          /* of an ending event: slots in use when it came */
     g->end_slot = end->first_slot;
     g->signature = signature_of(begin, end);
@@ -195,14 +196,11 @@ static tr_graph *graph_new(tr_module *m, tr_event *begin, tr_event *end, int n_o
 bool tr_graph_new(tr_module *m, tr_event *begin, tr_event *end)
 {
     int n_ops = 0;
-    bool writes = false;
-    for (tr_event *e = end->parent; e && e != begin; e = e->parent) {
+    for (tr_event *e = end->parent; e && e != begin; e = e->parent)
         n_ops++;
-        writes |= e->writes;
-    }
     if (!KB_PUSH(&m->ends, &m->n_ends, &m->cap_ends, end))
         return false;
-    if (n_ops && !(end->graph = graph_new(m, begin, end, n_ops, writes))) {
+    if (n_ops && !(end->graph = graph_new(m, begin, end, n_ops))) {
         m->n_ends--;                            /* an end without its graph would let calls pass with nothing done */
         return false;
     }

@@ -155,11 +155,43 @@ static const kn_field chain_fields[] = {KN_PARAM(Chain, bias), KN_FIELDS_END};
 KN_DEFINE_CLASS(cheap_class, Chain, cheap_forward, chain_fields, tensor, (tensor));
 KN_DEFINE_CLASS(mixed_class, Chain, mixed_forward, chain_fields, tensor, (tensor));
 
+/* What KN_FAST (bench --math fast) changes: roundings between bf16 operators, and functions with divisions and exponentials */
+static kn_tensor *bf16_forward(Chain *self, kn_tensor *x)
+{
+    kn_tensor *h = kn_to(x, KN_BF16), *b = kn_to(self->bias, KN_BF16);
+    for (int i = 0; i < 4; i++)
+        h = kn_sub(kn_mul(kn_relu(kn_add(h, b)), 0.9), 0.1);
+    return kn_to(h, KN_F32);
+}
+KN_DEFINE_CLASS(bf16_class, Chain, bf16_forward, chain_fields, tensor, (tensor));
+
+static kn_tensor *activations_forward(Chain *self, kn_tensor *x)
+{
+    kn_tensor *h = kn_gelu(kn_add(x, self->bias), .approximate = "tanh");
+    return kn_tanh(kn_mul(kn_silu(h), kn_gelu(x)));
+}
+KN_DEFINE_CLASS(activations_class, Chain, activations_forward, chain_fields, tensor, (tensor));
+
 static kn_module *make_chain(const bench_case *c)
 {
     KN_SCOPE;
-    return KN_BASE(kn_new(Chain, c->mixed ? &mixed_class : &cheap_class, .bias = kn_randn(KN_F32, KN_SHAPE(c->sizes[1]))));
+    return KN_BASE(kn_new(Chain, c->mixed == 3 ? &activations_class : c->mixed == 2 ? &bf16_class : c->mixed ? &mixed_class : &cheap_class, .bias = kn_randn(KN_F32, KN_SHAPE(c->sizes[1]))));
 }
+
+/* ---- reductions over axes before the last ---------------------------------------------------------------------------------------------------- */
+typedef struct Plain { kn_module base; } Plain;
+static const kn_field no_fields[] = {KN_FIELDS_END};
+static kn_tensor *pool_forward(Plain *self, kn_tensor *x) { return (void)self, kn_mul(kn_mean(kn_relu(x), .dims = KN_SHAPE(1)), 2.0); }
+static kn_tensor *standardise_forward(Plain *self, kn_tensor *x)
+{
+    (void)self;
+    kn_tensor *d = kn_sub(x, kn_mean(x, .dims = KN_SHAPE(0), .keepdim = 1));
+    return kn_mul(d, kn_rsqrt(kn_add(kn_mean(kn_mul(d, d), .dims = KN_SHAPE(0), .keepdim = 1), 1e-5)));
+}
+KN_DEFINE_CLASS(pool_class, Plain, pool_forward, no_fields, tensor, (tensor));
+KN_DEFINE_CLASS(standardise_class, Plain, standardise_forward, no_fields, tensor, (tensor));
+static kn_module *make_pool(const bench_case *c) { return (void)c, KN_BASE(kn_new(Plain, &pool_class)); }
+static kn_module *make_standardise(const bench_case *c) { return (void)c, KN_BASE(kn_new(Plain, &standardise_class)); }
 
 /* ---- replay: what a call costs beside its kernels ----------------------------------------------------------------------------------------------- */
 typedef struct Adds { kn_module base; int64_t n; } Adds;
@@ -281,10 +313,15 @@ const bench_case bench_cases[] = {
     {"chain-cheap-16M", "12 cheap operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0)},
     {"chain-mixed-1M", "12 mixed operators [1024, 1024]", make_chain, NULL, 2, {1024, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(1024, 1024.0), .mixed = 1},
     {"chain-mixed-16M", "12 mixed operators [4096, 4096]", make_chain, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = ROWS_BYTES(4096, 4096.0), .mixed = 1},
+    {"chain-bf16-256K", "16 operators of bf16 [256, 1024]", make_chain, NULL, 2, {256, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(256, 1024.0), .mixed = 2},
+    {"activations-256K", "gelu, its tanh form, silu, tanh [256, 1024]", make_chain, NULL, 2, {256, 1024}, .yard = BC_BYTES, .work = ROWS_BYTES(256, 1024.0), .mixed = 3},
     {"loss-16M", "mean of squares of 3 pointwise operators [4096, 4096]", make_loss, NULL, 2, {4096, 4096}, .yard = BC_BYTES, .work = 4.0 * 4096 * 4096},
     {"softmax", "softmax [4096, 1024]", make_softmax, NULL, 2, {4096, 1024}, .yard = BC_BYTES, .work = 8.0 * 4096 * 1024},
     {"layer_norm", "layer_norm [4096, 1024]", make_layer_norm, NULL, 2, {4096, 1024}, .width = 1024, .yard = BC_BYTES,
      .work = 8.0 * 4096 * 1024 + 8.0 * 1024},
+    {"pool", "mean over tokens of relu [64, 128, 384]", make_pool, NULL, 3, {64, 128, 384}, .yard = BC_BYTES, .work = 4.0 * 64 * 129 * 384},
+    {"standardise", "(x - mean) / deviation of columns [2048, 1024]", make_standardise, NULL, 2, {2048, 1024}, .yard = BC_BYTES, .work = 8.0 * 2048 * 1024},
     {"mlp", "Linear 10-32, ReLU, Linear 32-2, batch 4, one thread", make_mlp, NULL, 2, {4, 10}, .threads = 1},
+    {"mlp-pure", "the same, compiled with .pure", make_mlp, NULL, 2, {4, 10}, .threads = 1, .pure = 1},
     {.name = NULL},
 };

@@ -20,6 +20,7 @@ struct bench_case {
     bc_yard yard;
     double work;                                /* useful bytes, or multiply-adds times two, of a call */
     int mixed;                                  /* which chain */
+    int pure;                                   /* compiled with .pure: forward is left out */
 };
 
 extern const bench_case bench_cases[];          /* name NULL ends them */

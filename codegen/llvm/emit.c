@@ -135,7 +135,7 @@ static void analyse(ll_emit *e)
     e->width = e->isa == LL_BASELINE ? 8 : wide || n > most ? 16 : 32;
     if (n > 800 && e->width > 8)
         e->width = 8;
-    if (k->n_phases == 1 && e->width == LL_LANES && is_deep(e, &k->phases[0], DEEP_MAP, most))
+    if (k->n_phases == 1 && !k->columns && e->width == LL_LANES && is_deep(e, &k->phases[0], DEEP_MAP, most))
         e->width = 2 * LL_LANES;
 }
 
@@ -430,6 +430,10 @@ static void run(ll_emit *e, LLVMValueRef from, LLVMValueRef to)
 {
     int last = e->k->n_outer - 1, at[LL_MAX_BUFFERS];
     ll_loop l;
+    if (e->k->columns) {
+        ll_columns(e, from, to);
+        return;
+    }
     ll_loop_begin(e, &l, from, to, 1);
     for (int64_t i = 0; i < e->k->n_buffers && last >= 0; i++)
         if (stride_of(e, i, last)) {
@@ -586,6 +590,8 @@ bool ll_emit_kernel(ll_emit *e, const char *symbol)
     e->nt_buffer = -1;
     analyse(e);
     declare(e, symbol);
+    if (e->k->columns)
+        ll_columns_begin(e);
     prologue(e);
     rows(e);
     if (e->used_nt)                     /* ordinary stores of this thread that follow, a flag's for one, must not overtake */

@@ -386,7 +386,7 @@ static void compute(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef *ou
 }
 
 /* A stored bool may be given as a predicate */
-static LLVMValueRef stored(ll_emit *e, const lp_inst *in, int width)
+LLVMValueRef ll_stored(ll_emit *e, const lp_inst *in, int width)
 {
     LLVMValueRef x = ll_get(e, in->a, width);
     int type = e->k->insts[in->a].type;
@@ -399,7 +399,7 @@ void ll_emit_inst(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef pos)
     if (in->op == LP_LOAD) {
         e->v[i].element = ll_load(e, in->a, a, pos);
     } else if (in->op == LP_STORE) {
-        ll_store(e, in->b, stored(e, in, a->width), a, pos);
+        ll_store(e, in->b, ll_stored(e, in, a->width), a, pos);
     } else if (in->op == LP_INDEX) {
         LLVMValueRef first = ll_splat(e, pos, a->width);
         e->v[i].element = a->width == 1 ? first : LLVMBuildAdd(e->b, first, ll_lanes(e, e->i64, a->width, 1), "");
@@ -427,7 +427,7 @@ void ll_emit_uniform(ll_emit *e, uint32_t i)
     else if (in->op == LP_LOAD)
         e->v[i].uniform = ll_load_scalar(e, in->a);
     else if (in->op == LP_STORE)
-        ll_store_scalar(e, in->b, stored(e, in, 1));
+        ll_store_scalar(e, in->b, ll_stored(e, in, 1));
     else
         compute(e, i, &one, &e->v[i].uniform);
 }

@@ -64,6 +64,7 @@ typedef struct ll_emit {
     int n_red;
     int width;                  /* of main loops without reductions */
     int nt_buffer;              /* buffer with non-temporal stores in the body being emitted, or -1 */
+    uint32_t *last_use;         /* of columns, by instruction: the latest phase that takes its value */
     bool prefetch;              /* the body being emitted fetches ahead */
     bool used_nt;
     char why[160];              /* first refusal; empty: none */
@@ -98,6 +99,7 @@ LLVMTypeRef ll_vector(LLVMTypeRef t, int width);                /* t itself for 
 void ll_emit_inst(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef pos);    /* an element value; pos: element number of lane 0 */
 void ll_emit_uniform(ll_emit *e, uint32_t i);                                       /* a row value */
 LLVMValueRef ll_get(ll_emit *e, uint32_t i, int width);         /* value i as an operand; row values are broadcast */
+LLVMValueRef ll_stored(ll_emit *e, const lp_inst *in, int width);         /* what a STORE stores */
 LLVMValueRef ll_splat(ll_emit *e, LLVMValueRef x, int width);
 LLVMValueRef ll_call(ll_emit *e, const char *name, LLVMTypeRef *overload, int n_overload, LLVMValueRef *args, int n);  /* an intrinsic */
 LLVMValueRef ll_lanes(ll_emit *e, LLVMTypeRef t, int width, int64_t scale);         /* <0, scale, 2 scale …> */
@@ -127,6 +129,13 @@ void ll_reduce_after(ll_emit *e, ll_loop *l, bool totals);      /* after its end
 void ll_reduce_step(ll_emit *e, const ll_active *a, LLVMValueRef pos);
 void ll_reduce_chunk(ll_emit *e);                               /* end of a chunk: folds and adds to the totals, restarts the lanes */
 void ll_reduce_finish(ll_emit *e, bool chunked);                /* defines the row values */
+bool ll_reduce_in_order(lp_reduce kind);                        /* its result depends on the order */
+LLVMValueRef ll_reduce_identity(ll_emit *e, const ll_accumulator *r);
+LLVMValueRef ll_reduce_two(ll_emit *e, const ll_accumulator *r, LLVMValueRef earlier, LLVMValueRef later);     /* of two elements of one column */
+
+/* ---- columns.c: kernels whose last outer dimension is gone along side by side */
+void ll_columns_begin(ll_emit *e);                              /* what varies; the entry block is open */
+void ll_columns(ll_emit *e, LLVMValueRef from, LLVMValueRef to);        /* columns of one run; e->row: the addresses of the first */
 
 /* ---- session.c: objects */
 void *ll_compile(const lp_kernel *k, const char *dump_dir, size_t *bytes);

@@ -10,12 +10,13 @@
  * keeps it aside. */
 #include "codegen/llvm/ll.h"
 
-static bool in_order(lp_reduce kind) { return kind == LP_RED_SUM || kind == LP_RED_PROD; }
+bool ll_reduce_in_order(lp_reduce kind) { return kind == LP_RED_SUM || kind == LP_RED_PROD; }
+static bool in_order(lp_reduce kind) { return ll_reduce_in_order(kind); }
 static bool is_max(lp_reduce kind) { return kind == LP_RED_MAX || kind == LP_RED_MAX_ANY; }
 
 static int type_of(const ll_emit *e, const ll_accumulator *r) { return e->k->insts[r->inst].type; }
 
-static LLVMValueRef identity(ll_emit *e, const ll_accumulator *r)
+LLVMValueRef ll_reduce_identity(ll_emit *e, const ll_accumulator *r)
 {
     int type = type_of(e, r);
     LLVMTypeRef t = r->lane_type;
@@ -33,6 +34,8 @@ static LLVMValueRef identity(ll_emit *e, const ll_accumulator *r)
         return is_max(r->kind) ? LLVMConstNull(t) : LLVMConstAllOnes(t);
     return LLVMConstInt(t, is_max(r->kind) ? top : top - 1, false);
 }
+
+static LLVMValueRef identity(ll_emit *e, const ll_accumulator *r) { return ll_reduce_identity(e, r); }
 
 static LLVMValueRef better(ll_emit *e, const ll_accumulator *r, LLVMValueRef a, LLVMValueRef b)
 {
@@ -56,6 +59,15 @@ static LLVMValueRef combine(ll_emit *e, const ll_accumulator *r, LLVMValueRef ac
     case LP_RED_MAX: case LP_RED_MIN: case LP_RED_MAX_ANY: case LP_RED_MIN_ANY: break;
     }
     return LLVMBuildSelect(e->b, better(e, r, x, acc), x, acc, "");
+}
+
+/* A maximum of floats is sticky where NaNs count: the first one stays */
+LLVMValueRef ll_reduce_two(ll_emit *e, const ll_accumulator *r, LLVMValueRef earlier, LLVMValueRef later)
+{
+    if (!r->sticky)
+        return combine(e, r, earlier, later);
+    LLVMValueRef first_nan = LLVMBuildAnd(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, later, later, ""), LLVMBuildFCmp(e->b, LLVMRealORD, earlier, earlier, ""), "");
+    return LLVMBuildSelect(e->b, LLVMBuildOr(e->b, better(e, r, later, earlier), first_nan, ""), later, earlier, "");
 }
 
 static void restart(ll_emit *e, ll_accumulator *r)
@@ -169,10 +181,28 @@ static void join(ll_emit *e, ll_accumulator *r, LLVMValueRef x, LLVMValueRef pos
     r->nan = LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, ""), x, r->nan, "");
 }
 
+/* In a kernel that contracts, a sum of products takes them as multiply-adds. False where it isn't one. */
+static bool add_product(ll_emit *e, ll_accumulator *r, const ll_active *a)
+{
+    const lp_inst *p = &e->k->insts[e->k->insts[r->inst].a];
+    LLVMTypeRef t = LLVMTypeOf(r->acc);
+    if (!e->k->contracts || r->kind != LP_RED_SUM || p->op != LP_MUL || !ll_is_float(p->type) || !e->varies[e->k->insts[r->inst].a] || a->mask
+        || a->count != a->width || a->width % LL_LANES)
+        return false;
+    LLVMValueRef x = ll_get(e, p->a, a->width), y = ll_get(e, p->b, a->width);
+    for (int from = 0; from < a->width; from += LL_LANES) {
+        LLVMValueRef in[3] = {a->width > LL_LANES ? part(e, x, from, LL_LANES) : x, a->width > LL_LANES ? part(e, y, from, LL_LANES) : y, r->acc};
+        r->acc = ll_call(e, "llvm.fma", &t, 1, in, 3);
+    }
+    return true;
+}
+
 void ll_reduce_step(ll_emit *e, const ll_active *a, LLVMValueRef pos)
 {
     for (int i = 0; i < e->n_red; i++) {
         ll_accumulator *r = &e->red[i];
+        if (add_product(e, r, a))
+            continue;
         LLVMValueRef x = ll_get(e, e->k->insts[r->inst].a, a->width);
         if (r->lane_type != ll_type(e, type_of(e, r)))
             x = LLVMBuildSExt(e->b, x, ll_vector(r->lane_type, a->width), "");

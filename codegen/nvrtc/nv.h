@@ -69,6 +69,7 @@ typedef struct nv_tile {
     const char *kind;           /* "", "ffma", "mma": of the name */
     const char *body;
     int m, n, k, threads;
+    int blocks;                 /* that a multiprocessor is to have room for: registers */
     int tm, tn;                 /* of a thread, where threads have tiles */
     int warps_m, warps_n, warps_k, stages;
     bool a_dense_k, b_dense_k;  /* which of its dimensions is dense, or taken for it */

@@ -1,18 +1,14 @@
-/* op.c: operators with kernels of their own: embedding, index_select, gather, cat, stack, triangles, attention, arange; window.c,
+/* op.c: operators with kernels of their own: embedding, index_select, gather, cat, stack, triangles, arange; attention.c, window.c,
  * fold.c, place.c, order.c and random.c have more.
  *
- * Parameters are the operands and results in order (of a number its 8 bytes in the pointer's place), a pointer to an int that is set
- * where a value is out of range, for operators that check, then cg_launch.param. Sizes and strides are parameters, dtypes and ranks are
- * in the text. What isn't known here gives no text: the operator runs on the host then.
- *
- * Attention is the CPU's arithmetic: scores by chains of fused multiply-adds, times scale, plus mask, softmax, a product again; a block
- * of threads holds the scores of a few query rows in shared memory. */
+ * Parameters are the operands and results in order (of a number its 8 bytes in the pointer's place), a pointer to an int that is set where a value is out of
+ * range, for operators that check, then cg_launch.param. Sizes and strides are parameters, dtypes and ranks are in the text. What isn't known here gives no text:
+ * the operator runs on the host then. */
 #include "codegen/nvrtc/op.h"
 #include <stdio.h>
 #include <string.h>
 
-enum { BLOCK = OP_BLOCK, MAX_BLOCKS = 1 << 20, NAME = 48, SCORES = 40960 /* bytes of shared memory for scores */ };
-
+enum { BLOCK = OP_BLOCK, MAX_BLOCKS = 1 << 20, NAME = 48 };
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------------------------- */
 void op_integer(op_text *o, const char *name, int64_t value)
@@ -228,154 +224,6 @@ static bool triangle(op_text *o, bool lower)
     return true;
 }
 
-/* ---- attention --------------------------------------------------------------------------------------------------------------------------- */
-static const char attention_body[] =
-    "    __shared__ float scores[ROWS][KEYS];\n"
-    "    __shared__ double shared[4];\n"
-    "    int rest = blockIdx.x;\n"
-    "    const int tile = rest % tiles; rest /= tiles;\n"
-    "    PLACES\n"
-    "    const int row0 = tile * ROWS, used = rows - row0 < ROWS ? rows - row0 : ROWS;\n"
-    "    const int most = CAUSAL && row0 + used < keys ? row0 + used : keys;\n"
-    "#pragma unroll 1\n"
-    "    for (int e = threadIdx.x; e < most * ROWS; e += 128) {\n"
-    "        const int r = e % ROWS, j = e / ROWS;\n"
-    "        if (r >= used) continue;\n"
-    "        const float *__restrict__ x = q + (row0 + r) * q_row, *__restrict__ w = k + j * k_row;\n"
-    "        float total = 0.0f, sum = 0.0f;\n"
-    "#pragma unroll 4\n"
-    "        for (int d = 0; d < depth; d++) {\n"
-    "            sum = __fmaf_rn(x[d * q_col], w[d * k_col], sum);\n"
-    "            if ((d & 255) == 255 || d == depth - 1) { total = d < 256 ? sum : total + sum; sum = 0.0f; }\n"
-    "        }\n"
-    "        total = total * scale;\n"
-    "        MASK\n"
-    "        scores[r][j] = total;\n"
-    "    }\n"
-    "    __syncthreads();\n"
-    "#pragma unroll 1\n"
-    "    for (int r = 0; r < used; r++) {\n"
-    "        const int n = CAUSAL && row0 + r + 1 < keys ? row0 + r + 1 : keys;\n"
-    "        float m = kn_f32(0xff800000), s = -0.0f;\n"
-    "        int nan = 0;\n"
-    "        for (int j = threadIdx.x; j < n; j += 128) { m = kn_max_any(m, scores[r][j]); nan |= scores[r][j] != scores[r][j]; }\n"
-    "        m = kn_block_max_any<4>(m, (float *)shared) + 0.0f;\n"
-    "        nan = kn_block_or<4>(nan, (int *)shared);\n"
-    "        const bool none = m == kn_f32(0xff800000) && !nan;      /* every key is masked */\n"
-    "        for (int j = threadIdx.x; j < n && !none; j += 128) { const float v = kn_exp(scores[r][j] - m); scores[r][j] = v; s += v; }\n"
-    "        s = kn_block_sum<4>(s, (float *)shared);\n"
-    "        for (int j = threadIdx.x; j < most; j += 128) scores[r][j] = none || j >= n ? 0.0f : __fdiv_rn(scores[r][j], s);\n"
-    "    }\n"
-    "    __syncthreads();\n"
-    "#pragma unroll 1\n"
-    "    for (int e = threadIdx.x; e < used * width; e += 128) {\n"
-    "        const int r = e / width, d = e - r * width;\n"
-    "        const int n = CAUSAL && row0 + r + 1 < keys ? row0 + r + 1 : keys;\n"
-    "        float total = 0.0f, sum = 0.0f;\n"
-    "#pragma unroll 4\n"
-    "        for (int j = 0; j < n; j++) {\n"
-    "            sum = __fmaf_rn(scores[r][j], v[j * v_row + d * v_col], sum);\n"
-    "            if ((j & 255) == 255 || j == n - 1) { total = j < 256 ? sum : total + sum; sum = 0.0f; }\n"
-    "        }\n"
-    "        y0[((long long)item * rows + row0 + r) * width + d] = total;\n"
-    "    }\n";
-
-/* The f32 exponential of base/mathfn.inc, operation for operation */
-static const char exp_text[] =
-    "KN_FN float kn_exp(float x)\n"
-    "{ x = x < -104.0f ? -104.0f : x; x = x > 89.0f ? 89.0f : x;\n"
-    "  const float t = __fmaf_rn(x, 0x1.715476p+0f, 0x1.8p+23f), n = t - 0x1.8p+23f;\n"
-    "  const int i = __float_as_int(t) - 0x4b400000, half = i >> 1;\n"
-    "  const float r = __fmaf_rn(n, -0x1.7f7d1cp-20f, __fmaf_rn(n, -0x1.62e4p-1f, x));\n"
-    "  float p = __fmaf_rn(0x1.6a2258p-10f, r, 0x1.123b02p-7f);\n"
-    "  p = __fmaf_rn(p, r, 0x1.5558f8p-5f); p = __fmaf_rn(p, r, 0x1.55549p-3f); p = __fmaf_rn(p, r, 0x1.fffffcp-2f);\n"
-    "  p = __fmaf_rn(p, r, 1.0f); p = __fmaf_rn(p, r, 1.0f);\n"
-    "  return p * __int_as_float((half + 127) << 23) * __int_as_float((i - half + 127) << 23); }\n";
-
-static void leading(op_text *o, const char *stem, const kb_layout *l, int rank)
-{
-    char name[NAME];
-    for (int d = 0; d < rank; d++) {            /* aligned at the right, broadcast */
-        int at = l->rank - 2 - (rank - d);
-        snprintf(name, sizeof name, "%s%d", stem, d);
-        op_integer(o, name, at < 0 || l->sizes[at] == 1 ? 0 : l->strides[at]);
-    }
-}
-
-static void attention_text(op_text *o, int rank, const kb_layout *mask)
-{
-    for (const char *at = attention_body; *at; at++) {
-        if (strncmp(at, "PLACES", 6) == 0) {
-            nv_put(&o->text, "const int item = rest;");
-            for (int d = rank - 1; d >= 0; d--)
-                nv_put(&o->text, " const int c%d = rest %% n%d; rest /= n%d;", d, d, d);
-            nv_put(&o->text, "\n    const float *__restrict__ q = a0");
-            op_offset(o, "q", rank, -1);
-            nv_put(&o->text, ";\n    const float *__restrict__ k = a1");
-            op_offset(o, "k", rank, -1);
-            nv_put(&o->text, ";\n    const float *__restrict__ v = a2");
-            op_offset(o, "v", rank, -1);
-            nv_put(&o->text, ";");
-            at += 5;
-        } else if (strncmp(at, "MASK", 4) == 0) {
-            if (mask) {
-                nv_put(&o->text, mask->dtype == KN_BOOL ? "total = a3[(row0 + r) * m_row + j * m_col" : "total = total + a3[(row0 + r) * m_row + j * m_col");
-                op_offset(o, "m", rank, -1);
-                nv_put(&o->text, mask->dtype == KN_BOOL ? "] ? total : kn_f32(0xff800000);" : "];");
-            }
-            at += 3;
-        } else {
-            nv_put(&o->text, "%c", *at);
-        }
-    }
-}
-
-static bool attention(op_text *o)
-{
-    const kb_layout *q = op_in_layout(o, 0), *k = op_in_layout(o, 1), *v = op_in_layout(o, 2), *mask = op_in_layout(o, 3), *y = o->c->out[0].layout;
-    int rank = y->rank - 2, rows;
-    int64_t keys = k->sizes[k->rank - 2];
-    bool causal = o->c->words[0] != 0;
-    if (q->dtype != KN_F32 || k->dtype != KN_F32 || v->dtype != KN_F32 || y->dtype != KN_F32 || rank < 0 || keys * 4 > SCORES
-        || (mask && mask->dtype != KN_F32 && mask->dtype != KN_BOOL) || strcmp(o->index, "int"))
-        return false;
-    int64_t rounded = 64;
-    while (rounded < keys)
-        rounded = rounded * 2;
-    if (rounded * 4 > SCORES)
-        rounded = SCORES / 4;
-    rows = (int)(SCORES / (rounded * 4)) > 8 ? 8 : (int)(SCORES / (rounded * 4));
-    o->before = exp_text;
-    op_pointers(o, false);
-    int64_t n_rows = y->sizes[rank], tiles = (n_rows + rows - 1) / rows, items = 1;
-    for (int d = 0; d < rank; d++)
-        items *= y->sizes[d];
-    op_integer(o, "tiles", tiles);
-    op_integer(o, "rows", n_rows);
-    op_integer(o, "keys", keys);
-    op_integer(o, "depth", q->sizes[q->rank - 1]);
-    op_integer(o, "width", y->sizes[rank + 1]);
-    const kb_layout *ls[] = {q, k, v, mask};
-    static const char *const of[] = {"q", "k", "v", "m"};
-    for (int i = 0; i < 4; i++) {
-        char name[NAME];
-        if (!ls[i])
-            continue;
-        snprintf(name, sizeof name, "%s_row", of[i]);
-        op_integer(o, name, ls[i]->rank < 2 || (i == 3 && ls[i]->sizes[ls[i]->rank - 2] == 1) ? 0 : ls[i]->strides[ls[i]->rank - 2]);
-        snprintf(name, sizeof name, "%s_col", of[i]);
-        op_integer(o, name, i == 3 && ls[i]->sizes[ls[i]->rank - 1] == 1 ? 0 : ls[i]->strides[ls[i]->rank - 1]);
-        leading(o, of[i], ls[i], rank);
-    }
-    op_integers(o, "n", rank, y->sizes);
-    o->l->blocks = tiles * items;
-    o->l->threads_x = 128;
-    nv_put(&o->text, "    enum { ROWS = %d, KEYS = %d, CAUSAL = %d };\n    const float scale = (float)%s;\n", rows, (int)rounded, causal,
-        o->c->n_in > 4 ? "(kn_f64(a4) == 0 ? 1 / __dsqrt_rn((double)depth) : kn_f64(a4))" : "(1 / __dsqrt_rn((double)depth))");
-    attention_text(o, rank, mask);
-    return true;
-}
-
 /* ---- sources -------------------------------------------------------------------------------------------------------------------------------- */
 /* start + i · step in f64 or wrapping integers, as the CPU's: which of them the result's dtype says */
 static bool arange(op_text *o)
@@ -407,7 +255,7 @@ static bool write_op(op_text *o)
     case OP_stack: return join(o, true);
     case OP_tril: return triangle(o, true);
     case OP_triu: return triangle(o, false);
-    case OP_scaled_dot_product_attention: return attention(o);
+    case OP_scaled_dot_product_attention: return op_attention(o);
     case OP_arange: return arange(o);
     case OP_flip: return op_flip(o);
     case OP_roll: return op_roll(o);
@@ -456,24 +304,28 @@ static const char *op_name(kb_opcode op)
 
 char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *l)
 {
-    op_text o = {.c = c, .l = l, .index = is_small(c) ? "int" : "long long", .aligned = aligned};
+    op_text o = {.c = c, .l = l, .index = is_small(c) ? "int" : "long long", .aligned = aligned, .arch = arch};
     nv_text all = {0};
-    (void)arch;
+    char bounds[16] = "";
     (void)multiprocessors;
     *l = (cg_launch){.threads_x = BLOCK, .threads_y = 1, .blocks = 1, .vector = 1};
     for (int k = 0; k < c->n_out; k++)
         if (!c->out[k].layout->contiguous || c->out[k].layout->numel == 0)
             return NULL;
     if (!write_op(&o)) {
+        nv_host->free(o.helpers.s);
         nv_host->free(o.text.s);
         nv_host->free(o.args.s);
         return NULL;
     }
     snprintf(l->name, sizeof l->name, "kn_%s", op_name(c->op));
-    nv_put(&all, "%s%s\n/* %s: %s indices */\nextern \"C\" __global__ void __launch_bounds__(%d) %s(\n    %s)\n{\n%s}\n", nv_helpers,
-        o.before ? o.before : "", l->name, strcmp(o.index, "int") ? "64-bit" : "32-bit", l->threads_x, l->name,
+    if (o.blocks)
+        snprintf(bounds, sizeof bounds, ", %d", o.blocks);
+    nv_put(&all, "%s%s\n/* %s: %s indices */\nextern \"C\" __global__ void __launch_bounds__(%d%s) %s(\n    %s)\n{\n%s}\n", nv_helpers,
+        o.helpers.s ? o.helpers.s : "", l->name, strcmp(o.index, "int") ? "64-bit" : "32-bit", l->threads_x, bounds, l->name,
         o.args.s ? o.args.s : "", o.text.s ? o.text.s : "");
-    bool failed = all.failed || o.text.failed || o.args.failed;
+    bool failed = all.failed || o.text.failed || o.args.failed || o.helpers.failed;
+    nv_host->free(o.helpers.s);
     nv_host->free(o.text.s);
     nv_host->free(o.args.s);
     if (!failed)

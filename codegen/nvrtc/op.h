@@ -1,4 +1,4 @@
-/* op.h: what the files share that write operators' own kernels: op.c, window.c, fold.c, place.c, order.c, random.c. */
+/* op.h: what the files share that write operators' own kernels: op.c, attention.c, window.c, fold.c, place.c, order.c, random.c. */
 #ifndef NV_OP_H
 #define NV_OP_H
 #include "codegen/nvrtc/nv.h"
@@ -7,12 +7,13 @@
 enum { OP_BLOCK = 256 };
 
 typedef struct op_text {
-    nv_text text, args;         /* body; list of parameters */
+    nv_text helpers, text, args;        /* what comes before the function; its body; its list of parameters */
     const kb_call *c;
     cg_launch *l;
     const char *index;
     bool aligned;
-    const char *before;         /* device functions that the kernel needs, or NULL */
+    int arch;
+    int blocks;                 /* that a multiprocessor is to have room for; 0: not said */
 } op_text;
 
 void op_integer(op_text *o, const char *name, int64_t value);           /* a parameter */
@@ -29,6 +30,7 @@ const char *op_widened(kn_dtype d);             /* the function that makes a val
 const char *op_narrowed(kn_dtype d);            /* and back */
 
 /* Each writes the parameters and the body; false: the operator has no kernel for these types. */
+bool op_attention(op_text *o);
 bool op_conv(op_text *o, int spatial, bool transposed);
 bool op_pool(op_text *o, int spatial, bool max);
 bool op_adaptive_pool(op_text *o, int spatial);

@@ -100,7 +100,7 @@ static void param(nv_text *t, cg_launch *l, const char *name, int64_t value)
 static void plain_tile(const kb_gemm *g, int64_t items, int multiprocessors, nv_tile *t)
 {
     int64_t tiles = (g->m + 127) / 128 * ((g->n + 127) / 128) * items;
-    *t = (nv_tile){.kind = "", .body = plain_body, .threads = 256, .m = 64, .n = 64, .k = 16, .tm = 4, .tn = 4, .a_dense_k = g->a_col == 1 || g->a_row != 1,
+    *t = (nv_tile){.kind = "", .body = plain_body, .threads = 256, .blocks = 1, .m = 64, .n = 64, .k = 16, .tm = 4, .tn = 4, .a_dense_k = g->a_col == 1 || g->a_row != 1,
                    .b_dense_k = g->b_row == 1 && g->b_col != 1, .a_wide = 1, .b_wide = 1};
     if (g->m > 64 && g->n > 64 && tiles >= multiprocessors) {
         t->m = t->n = 128;
@@ -125,13 +125,13 @@ static void factor(nv_text *t, const char *name, kn_dtype d)
     nv_put(t, d == KN_F64 ? "    const float %s = (float)kn_f64(%s_bits);\n" : "    const float %s = (float)(double)%s_bits;\n", name, name);
 }
 
-static void signature(nv_text *t, const cg_product_form *f, cg_launch *l, int64_t tiles_m, int64_t tiles_n, const char *more, const char *scalars)
+static void signature(nv_text *t, const cg_product_form *f, cg_launch *l, int blocks, int64_t tiles_m, int64_t tiles_n, const char *more, const char *scalars)
 {
     static const char *const of[] = {"a", "b", "c"};
     const kb_gemm *g = f->g;
     const int64_t *strides[] = {g->a_batch, g->b_batch, g->c_batch};
     char name[32];
-    nv_put(t, "extern \"C\" __global__ void __launch_bounds__(%d) %s(\n    ", l->threads_x, l->name);
+    nv_put(t, "extern \"C\" __global__ void __launch_bounds__(%d, %d) %s(\n    ", l->threads_x, blocks, l->name);
     if (f->beta)
         nv_put(t, "const T *__restrict__ bias, const T *__restrict__ a, const T *__restrict__ b, const long long beta_bits, const long long alpha_bits, T *__restrict__ c\n    ");
     else
@@ -271,7 +271,7 @@ char *nv_product(const cg_product_form *form, cg_launch *l)
     constants(&t, &s, half);
     if (function.s)
         nv_put(&t, "%s", function.s);
-    signature(&t, form, l, tiles_m, tiles_n, args.s, scalars.s);
+    signature(&t, form, l, s.blocks, tiles_m, tiles_n, args.s, scalars.s);
     whole_body(&t, s.body, form, x ? pass.s : NULL);
     failed |= t.failed || args.failed || scalars.failed || pass.failed || function.failed;
     nv_host->free(args.s);

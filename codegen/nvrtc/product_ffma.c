@@ -3,7 +3,7 @@
  * A pipeline: strips of A and B go to shared memory by cp.async, STAGES - 1 of them ahead, 16 bytes a copy where the operand lies so, else 4; one barrier a
  * strip. An operand stays as it lies, its dense dimension along the rows, and a thread reads four elements at once either way: four of its rows' k, or four rows
  * at one k. Rows of a strip are four floats longer than they must be, which keeps those reads in different banks. A thread has tm x tn outputs; which ones
- * depends on what it reads at once. The last strip, where k ends, goes element by element: a sum of -0 would not survive a zero added to it. */
+ * depends on what it reads at once. Its sums of whole blocks of 256 wait in shared memory, since registers are what a tile's size is limited by. The last strip, where k ends, goes element by element: a sum of -0 would not survive a zero added to it. */
 #include "codegen/nvrtc/nv.h"
 
 static const char body[] =
@@ -26,7 +26,7 @@ static const char body[] =
     "        kn_fetch<AR, AC, A_WIDE, THREADS>(as + strip % STAGES * SA, a + k0 * a_col, A_DENSE_K ? a_row : a_col, A_DENSE_K ? a_col : a_row, A_DENSE_K ? rows : left, A_DENSE_K ? left : rows);\n"
     "        kn_fetch<BR, BC, B_WIDE, THREADS>(bs + strip % STAGES * SB, b + k0 * b_row, B_DENSE_K ? b_col : b_row, B_DENSE_K ? b_row : b_col, B_DENSE_K ? cols : left, B_DENSE_K ? left : cols);\n"
     "    };\n"
-    "    float sum[TM][TN] = {}, total[TM][TN] = {};\n"
+    "    float sum[TM][TN] = {}, *const total = bs + STAGES * SB + threadIdx.x;\n"
     "#pragma unroll\n"
     "    for (int s = 0; s < STAGES - 1; s++) {\n"
     "        if (s < strips) fetch(s);\n"
@@ -92,14 +92,13 @@ static const char body[] =
     "                    for (int j = 0; j < TN; j++) sum[i][j] = __fmaf_rn(xs[i], ys[j], sum[i][j]);\n"
     "            }\n"
     "        }\n"
-    "        if ((s + 1) * TK % 256 == 0 || s + 1 == strips)\n"
+    "        if ((s + 1) * TK % 256 == 0 && s + 1 < strips)\n"
     "#pragma unroll\n"
-    "            for (int i = 0; i < TM; i++)\n"
-    "#pragma unroll\n"
-    "                for (int j = 0; j < TN; j++) {\n"
-    "                    total[i][j] = s * TK < 256 ? sum[i][j] : total[i][j] + sum[i][j];\n"
-    "                    sum[i][j] = 0.0f;\n"
-    "                }\n"
+    "            for (int e = 0; e < TM * TN; e++) {\n"
+    "                float &own = sum[e / TN][e % TN];\n"
+    "                total[e * THREADS] = s * TK < 256 ? own : total[e * THREADS] + own;\n"
+    "                own = 0.0f;\n"
+    "            }\n"
     "    }\n"
     "    kn_wait<0>();\n"
     "    __syncthreads();\n"
@@ -107,7 +106,7 @@ static const char body[] =
     "#pragma unroll\n"
     "    for (int i = 0; i < TM; i++)\n"
     "#pragma unroll\n"
-    "        for (int j = 0; j < TN; j++) tile[ROW(i) * PITCH + COL(j)] = total[i][j];\n"
+    "        for (int j = 0; j < TN; j++) tile[ROW(i) * PITCH + COL(j)] = k <= 256 ? sum[i][j] : total[(i * TN + j) * THREADS] + sum[i][j];\n"
     "    __syncthreads();\n"
     "#pragma unroll 4\n"
     "    for (int f = threadIdx.x; f < M * N; f += THREADS) {\n"
@@ -134,16 +133,16 @@ const char nv_ffma_helpers[] =
     "  }\n"
     "}\n";
 
-/* Large tiles where enough of them are left for every multiprocessor; flat ones for few rows. */
+/* Large tiles where enough of them are left for every multiprocessor; flat ones for few rows. Two blocks have room on a multiprocessor of 160 KiB. */
 void nv_tile_ffma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t)
 {
-    int64_t large = (g->m + 127) / 128 * ((g->n + 127) / 128) * items;
-    *t = (nv_tile){.kind = "ffma", .body = body, .threads = 256, .stages = 3, .m = 64, .n = 64, .k = 16, .tm = 4, .tn = 4};
-    if (g->m > 64 && g->n > 64 && large >= multiprocessors) {
-        t->m = t->n = 128;
-        t->tm = t->tn = 8;
+    int64_t large = (g->m + 127) / 128 * ((g->n + 63) / 64) * items;
+    *t = (nv_tile){.kind = "ffma", .body = body, .threads = 256, .blocks = 2, .stages = 3, .m = 64, .n = 64, .k = 16, .tm = 4, .tn = 4};
+    if (g->m > 64 && large >= multiprocessors) {
+        t->m = 128;
+        t->tm = 8;
     } else if (g->m <= 16) {
-        *t = (nv_tile){.kind = "ffma", .body = body, .threads = 128, .stages = 3, .m = 16, .n = 64, .k = 32, .tm = 2, .tn = 4};
+        *t = (nv_tile){.kind = "ffma", .body = body, .threads = 128, .blocks = 4, .stages = 3, .m = 16, .n = 64, .k = 32, .tm = 2, .tn = 4};
     }
     t->a_dense_k = g->a_col == 1 || g->a_row != 1;
     t->b_dense_k = g->b_row == 1 && g->b_col != 1;
@@ -156,6 +155,5 @@ void nv_tile_ffma(const kb_gemm *g, int64_t items, int multiprocessors, bool ali
     if (t->b_wide < 4)
         t->b_wide = 1;
     int a = t->a_dense_k ? t->m * (t->k + 4) : t->k * (t->m + 4), b = t->b_dense_k ? t->n * (t->k + 4) : t->k * (t->n + 4);
-    int strips = t->stages * (a + b) * 4, sums = t->m * (t->n + 4) * 4;
-    t->shared = strips > sums ? strips : sums;
+    t->shared = (t->stages * (a + b) + t->m * t->n) * 4;        /* strips, in whose place the results pass through in the end, and totals */
 }

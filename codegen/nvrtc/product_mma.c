@@ -130,11 +130,12 @@ static const char body[] =
 void nv_tile_mma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t)
 {
     int64_t large = (g->m + 127) / 128 * ((g->n + 127) / 128) * items, medium = (g->m + 63) / 64 * ((g->n + 63) / 64) * items;
-    *t = (nv_tile){.kind = "mma", .body = body, .threads = 128, .stages = 4, .warps_m = 2, .warps_n = 2, .warps_k = 1, .m = 64, .n = 64, .k = 32};
+    *t = (nv_tile){.kind = "mma", .body = body, .threads = 128, .blocks = 4, .stages = 4, .warps_m = 2, .warps_n = 2, .warps_k = 1, .m = 64, .n = 64, .k = 32};
     if (g->m > 64 && g->n > 64 && large >= multiprocessors) {
         t->m = t->n = 128;
+        t->blocks = 2;
     } else if (g->m <= 16 || (2 * medium <= multiprocessors && g->k >= 512)) {
-        *t = (nv_tile){.kind = "mma", .body = body, .threads = 128, .stages = 4, .warps_m = 1, .warps_n = 1, .warps_k = 4, .m = 16, .n = 32, .k = 128};
+        *t = (nv_tile){.kind = "mma", .body = body, .threads = 128, .blocks = 4, .stages = 4, .warps_m = 1, .warps_n = 1, .warps_k = 4, .m = 16, .n = 32, .k = 128};
     }
     t->a_dense_k = g->a_col == 1 || g->a_row != 1;
     t->b_dense_k = g->b_row == 1 || g->b_col != 1;

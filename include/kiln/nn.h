@@ -167,11 +167,12 @@ KN_API kn_module *kn_nn_cross_entropy_loss(const kn_nn_loss_options *o, size_t o
 KN_API kn_module *kn_nn_nll_loss(const kn_nn_loss_options *o, size_t o_size);
 
 /* ---- low-precision weights -----------------------------------------------------------------------------------------------------------------------------------
- * Exchanges the f32 weights of every Linear in m's tree for bf16 ones (each rounded to nearest even) or i8 ones with a scale for each output (largest magnitude
- * over 127; the buffer `weight_scale`). Inputs, sums, biases and results stay f32: only the weights' bytes shrink, to a half or a quarter, and with
- * them the time of products that read every weight for a row or few. Eager and compiled calls give equal bits; a compiled module notices at its next call.
- * There is no way back. The state dict holds the new tensors under the old names (and each "weight_scale"): it is saved and loaded like any other, into modules that were
- * quantized alike; one of f32 doesn't fit any longer: load it first. All or nothing: KN_E_VALUE where there is no such Linear or a weight isn't finite. */
+ * Exchanges the f32 weights of every Linear in m's tree, and of MultiheadAttention's projections, for bf16 ones (each rounded to nearest even) or i8 ones with a
+ * scale for each output (largest magnitude over 127; the buffer "<weight>_scale"). Inputs, sums, biases and results stay f32: only the weights' bytes shrink, to
+ * a half or a quarter, and with them the time of products that read every weight for a row or few. Eager and compiled calls give equal bits; a compiled
+ * module notices at its next call. There is no way back. The state dict holds the new tensors under the old names (and each scale): it is saved and loaded like
+ * any other, into modules that were quantized alike; one of f32 doesn't fit any longer: load it first. All or nothing: KN_E_VALUE where there is no such weight
+ * or one isn't finite. */
 KN_API kn_status  kn_quantize_weights(kn_module *m, kn_dtype dtype /* KN_BF16, KN_I8 */);
 
 /* ---- what a module costs ------------------------------------------------------------------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ static void set_linear(kb_gemm *g, const kb_layout *lx, const factor *x, const k
 }
 
 /* f16 and bf16 weights for few rows: widened some outputs at a time, into scratch that stays in a cache, instead of all at once. */
-enum { FEW_ROWS = 32, STRIP_FLOATS = 1 << 16 };
+enum { STRIP_FLOATS = 1 << 16 };
 typedef struct strips { const kb_gemm *g; const kb_buf *w; int64_t outputs; _Atomic(bool) failed; } strips;
 
 static void run_strips(void *arg, int64_t first, int64_t last, int worker)
@@ -223,7 +223,7 @@ static void run_strips(void *arg, int64_t first, int64_t last, int worker)
 static bool goes_in_strips(const kb_call *c)
 {
     const kb_layout *x = c->in[0].layout, *w = c->in[1].layout;
-    return (w->dtype == KN_F16 || w->dtype == KN_BF16) && w->strides[1] == 1 && w->sizes[1] > 0 && x->numel / w->sizes[1] <= FEW_ROWS;
+    return (w->dtype == KN_F16 || w->dtype == KN_BF16) && w->strides[1] == 1 && w->sizes[1] > 0 && x->numel / w->sizes[1] <= KB_GEMM_FEW_ROWS;
 }
 
 static kn_status run_in_strips(kb_gemm *g, const kb_buf *w)

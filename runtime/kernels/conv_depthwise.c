@@ -1,8 +1,9 @@
 /* conv_depthwise.c: f32 convolutions whose groups have one input channel: a plane in, a few planes out.
  *
- * Small square kernels read the planes where they are (isa/depthwise.inc). For others a band of a plane's rows is copied into scratch with its padding, split by the strides' phases, so that a tap's inputs of neighbouring outputs are
- * neighbours, whatever stride, padding and dilation are. Wide rows are computed one by one straight into y; of narrow ones the whole band is computed as one
- * row, the few places between two rows for nothing, and then copied.
+ * Small square kernels read the planes where they are (isa/depthwise.inc). For others a band of a plane's rows is copied into scratch with
+ * its padding, split by the strides' phases, so that a tap's inputs of neighbouring outputs are neighbours, whatever stride, padding and
+ * dilation are. Wide rows are computed one by one straight into y; of narrow ones the whole band is computed as one row, the few places
+ * between two rows for nothing, and then copied.
  */
 #include "runtime/kernels/conv.h"
 #include "base/alloc.h"

@@ -23,6 +23,7 @@ enum {
     ROWS = 98,                  /* places of a block, turned: a multiple of every tile height */
     COLS = 512,                 /* channels of a block, turned */
     FEW_CHANNELS = 16,          /* taps are gathered several at once */
+    TILES = 4,                  /* of a chain that are worked on at once where tiles are low: what they read stays in L1 */
     MOST_BAND = 100 * 1024      /* floats of the planes between two convolutions and of what they are made from: for L2 */
 };
 #define PARALLEL_NS 8000.0
@@ -42,7 +43,7 @@ typedef struct job {
     bool later;                                 /* finish comes after everything */
     const kb_conv_chain *chain;                 /* NULL: the results are y */
     float *apart;                               /* of a chain: scratch, at_once planes for each worker */
-    int64_t at_once;
+    int64_t at_once, tiles_at_once;
     atomic_bool failed;
 } job;
 
@@ -57,6 +58,10 @@ static split split_rows(int64_t n, int64_t most)
     int64_t tiles = ceil_div(n, most);
     return (split){tiles, n / tiles, n % tiles};
 }
+
+/* Where a tile begins, and which one begins there. */
+static int64_t row_of(const split *s, int64_t tile) { return tile * s->rows + min(tile, s->higher); }
+static int64_t tile_at(const split *s, int64_t row) { return row < s->higher * (s->rows + 1) ? row / (s->rows + 1) : (row - s->higher) / s->rows; }
 
 /* ---- where taps are --------------------------------------------------------------------------------------------------------------------- */
 static bool make_maps(job *j)
@@ -228,7 +233,7 @@ static void fill_range(void *arg, int64_t begin, int64_t end, int worker)
     memset(channels, 0, bytes);         /* what a panel has beyond the last channel must be numbers */
     for (int64_t i = begin; i < end; i++) {
         int64_t group = i / f->chunks, t = i % f->chunks;
-        int64_t first = j->turned ? t * PANEL : t * s.rows + min(t, s.higher);
+        int64_t first = j->turned ? t * PANEL : row_of(&s, t);
         int64_t n = j->turned ? min(PANEL, c->cout - first) : s.rows + (t < s.higher);
         take_channels(j, channels, group, first, n);
         fill_channels(j, f->to + group * j->group_floats, channels, first, n);
@@ -266,10 +271,8 @@ static void run_tiles(const job *j, const piece *p, const float *taps, int64_t p
         t.exact = panels == 0;
         t.cols = (int)min(w, n - i);
         t.b = taps + i / PANEL * panel;
-        for (int64_t tile = 0, o = 0; tile < s.tiles; tile++, o += t.rows) {
+        for (int64_t tile = tile_at(&s, p->o0), o = p->o0; o < p->o1; tile++, o += t.rows) {
             t.rows = (int)(s.rows + (tile < s.higher));
-            if (o < p->o0 || o >= p->o1)
-                continue;
             t.a = p->weights + at * j->c->cout + o * k;
             t.c = p->y + o * j->places + place + i;
             t.row_bias = p->bias && at + k == j->k ? p->bias + o : NULL;
@@ -287,12 +290,12 @@ static bool is_plain(const kb_conv *c)
 static bool run_straight(const job *j, const piece *p)
 {
     size_t bytes = (size_t)(BLOCK * PAIR) * sizeof(float);
-    bool direct = is_plain(j->c) && p->o1 - p->o0 <= 2 * j->tiles->rows;
+    bool direct = j->chain || (is_plain(j->c) && p->o1 - p->o0 <= 2 * j->tiles->rows);
     float *taps = direct ? NULL : kb_data_alloc(bytes);
     if (!direct && !taps)
         return false;
-    for (int64_t place = p->p0; place < p->p1; place += PLACES) {
-        int64_t n = min(PLACES, p->p1 - place);
+    for (int64_t place = p->p0, n; place < p->p1; place += n) {
+        n = p->p1 - place < 2 * PLACES ? p->p1 - place : PLACES;
         for (int64_t at = 0; at < j->k; at += BLOCK) {
             int64_t k = min(BLOCK, j->k - at);
             if (direct) {
@@ -385,9 +388,8 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
         p.o1 = min(p.o0 + j->across, c->cout);
         if (!j->turned) {       /* whole tiles */
             split s = split_rows(c->cout, j->tiles->rows);
-            int64_t t0 = o * s.tiles / j->n_across, t1 = (o + 1) * s.tiles / j->n_across;
-            p.o0 = t0 * s.rows + min(t0, s.higher);
-            p.o1 = t1 * s.rows + min(t1, s.higher);
+            p.o0 = row_of(&s, o * s.tiles / j->n_across);
+            p.o1 = row_of(&s, (o + 1) * s.tiles / j->n_across);
         }
         if (p.p0 < p.p1 && p.o0 < p.o1 && !(j->turned ? run_turned(j, &p) : run_straight(j, &p)))
             atomic_store_explicit(&j->failed, true, memory_order_relaxed);
@@ -483,21 +485,26 @@ int kk_conv_packed(const kb_conv *c)
 }
 
 /* ---- with a depthwise one that follows -------------------------------------------------------------------------------------------------------- */
-/* Output rows [y0, y1) of the depthwise one's planes [o0, o1), a tile's: the rows that they need of the first one's stand in scratch, from its beginning on. */
-static bool run_band(const job *j, int64_t image, int64_t o0, int64_t o1, int64_t y0, int64_t y1, int worker)
+/* Input places of a band: those of the rows that output rows [y0, y1) of the depthwise one need. */
+static void set_band(const job *j, piece *p, int64_t y0, int64_t y1)
 {
-    const kb_conv *c = j->c, *d = &j->chain->second;
-    int64_t first = c->whole_rows ? 0 : y0 * d->stride[0] - d->padding[0];
-    int64_t last = c->whole_rows ? d->in[0] : (y1 - 1) * d->stride[0] - d->padding[0] + d->kernel[0];
-    piece p = {.x = c->x + image * c->cin * j->plane, .weights = j->weights, .bias = c->bias, .row = image * c->cout, .o0 = o0, .o1 = o1, .worker = worker,
-               .p0 = max(first, 0) * d->in[1], .p1 = min(last, d->in[0]) * d->in[1]};
-    p.y = j->apart + worker * j->at_once * j->places - o0 * j->places - p.p0;
+    const kb_conv *d = &j->chain->second;
+    int64_t first = y0 * d->stride[0] - d->padding[0], last = (y1 - 1) * d->stride[0] - d->padding[0] + d->kernel[0];
+    p->p0 = j->c->whole_rows ? 0 : max(first, 0) * d->in[1];
+    p->p1 = j->c->whole_rows ? j->places : max(min(last, d->in[0]) * d->in[1], p->p0);
+}
+
+/* Output rows [y0, y1) of the depthwise one's planes [p->o0, p->o1), a few tiles. What they need of the first one's stands in `rows`, from its beginning on. */
+static bool run_band(const job *j, const piece *band, float *rows, int64_t y0, int64_t y1)
+{
+    piece p = *band;
+    p.y = rows - p.o0 * j->places - p.p0;
     if (p.p0 < p.p1) {
         if (!run_straight(j, &p))
             return false;
-        j->chain->between(j->chain->arg, p.y - p.row * j->places, p.row + o0, p.row + o1, p.p0, p.p1, worker);
+        j->chain->between(j->chain->arg, p.y - p.row * j->places, p.row + p.o0, p.row + p.o1, p.p0, p.p1, p.worker);
     }
-    kk_conv_planes(d, p.y + o0 * j->places, p.row + o0, p.row + o1, y0, y1, worker);
+    kk_conv_planes(&j->chain->second, p.y + p.o0 * j->places, p.row + p.o0, p.row + p.o1, y0, y1, p.worker);
     return true;
 }
 
@@ -505,13 +512,19 @@ static bool run_band(const job *j, int64_t image, int64_t o0, int64_t o1, int64_
 static void run_bands(void *arg, int64_t begin, int64_t end, int worker)
 {
     job *j = arg;
-    split s = split_rows(j->c->cout, j->tiles->rows);
+    const kb_conv *c = j->c, *d = &j->chain->second;
+    split s = split_rows(c->cout, j->tiles->rows);
     for (int64_t i = begin; i < end; i++) {
-        int64_t image = i / (j->n_along * j->n_across), y0 = i / j->n_across % j->n_along * j->along, part = i % j->n_across;
-        int64_t y1 = min(y0 + j->along, j->chain->second.out[0]), to = (part + 1) * s.tiles / j->n_across;
-        for (int64_t t = part * s.tiles / j->n_across; t < to; t++)
-            if (!run_band(j, image, t * s.rows + min(t, s.higher), (t + 1) * s.rows + min(t + 1, s.higher), y0, y1, worker))
+        int64_t image = i / (j->n_along * j->n_across), y0 = i / j->n_across % j->n_along * j->along, y1 = min(y0 + j->along, d->out[0]), part = i % j->n_across;
+        piece p = {.x = c->x + image * c->cin * j->plane, .weights = j->weights, .bias = c->bias, .row = image * c->cout, .worker = worker};
+        set_band(j, &p, y0, y1);
+        for (int64_t t = part * s.tiles / j->n_across, t1, end = (part + 1) * s.tiles / j->n_across; t < end; t = t1) {
+            t1 = min(t + j->tiles_at_once, end);
+            p.o0 = row_of(&s, t);
+            p.o1 = row_of(&s, t1);
+            if (!run_band(j, &p, j->apart + worker * j->at_once * j->places, y0, y1))
                 atomic_store_explicit(&j->failed, true, memory_order_relaxed);
+        }
     }
 }
 
@@ -533,8 +546,8 @@ static void run_chain(job *j)
     int64_t most = c->most ? min(kb_threads(), c->most) : kb_threads();
     double ns = (double)(c->batch * c->cout * j->places * j->k) / j->tiles->rate;
     int64_t threads = ns < PARALLEL_NS ? 1 : max(1, min(most, (int64_t)(ns / THREAD_NS)));
-    size_t bytes = (size_t)(threads * j->at_once * j->places) * sizeof(float);
     cut_bands(j, threads);
+    size_t bytes = (size_t)(threads * j->at_once * j->places) * sizeof(float);
     int64_t pieces = c->batch * j->n_along * j->n_across;
     j->apart = kb_data_alloc(bytes);
     if (!j->apart)
@@ -559,6 +572,7 @@ int kb_conv_chain_run(const kb_conv_chain *c)
     job j = make_job(&c->first);
     split s = split_rows(c->first.cout, j.tiles->rows);
     j.chain = c;
-    j.at_once = s.rows + (s.higher > 0);
+    j.tiles_at_once = j.tiles->rows < 2 * TILES ? TILES : 1;
+    j.at_once = min(c->first.cout, j.tiles_at_once * (s.rows + (s.higher > 0)));
     return run_with(&j, run_chain);
 }

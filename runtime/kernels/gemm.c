@@ -3,9 +3,14 @@
  * One thread computes a rectangle of C over the whole of k, one block of 256 after the other, so no path and no split can change the order
  * of an output's additions. Threads get rectangles of their own and pack for themselves: no barrier inside a product.
  *
+ *   tiny         one block of k, straight to the tiles
  *   product_nt   few rows, B's columns contiguous (weights [N, K]): 16 x 4 pieces of B are transposed in registers, nothing is packed
  *   tiles        C in tiles of up to `rows` x 16, 32 or 64. A packed as [k][rows of the tile], or read in place (few rows); B packed by
  *                the caller, packed here, or read in place where it is contiguous in n and small or used few times
+ *
+ * Strips of columns go through the whole of k before the next ones, so that C leaves the cache once, done. Packed weights come from L3 or
+ * memory: each tile fetches an equal share of the panels that follow, so that the stream never waits (measured on AVX-512 with 2 MiB of L2:
+ * 16 x 1024 x 4096 is 1.2 times as fast).
  *
  * Sizes that need no packing allocate nothing. Strides may be anything; what isn't contiguous is packed.
  */
@@ -32,6 +37,7 @@ enum {
     IN_PLACE_B = 96 * 1024,    /* or so many floats */
     A_IN_PLACE_COLS = 64,      /* A in place up to so many columns of C: packing it costs as much as a few of them */
     TINY_B = 4096,             /* floats: product_nt even in two passes over B */
+    TINY_WORK = 16384,         /* multiply-adds of a product that goes straight to its tiles */
     AHEAD = 8, AHEAD_PACKED = 40 /* steps of k that are fetched ahead */
 };
 #define PARALLEL_NS 8000.0 /* less work than this stays on one thread */
@@ -134,7 +140,10 @@ typedef struct split {
 
 static split split_rows(int64_t m, int64_t most)
 {
-    int64_t tiles = ceil_div(m, most);
+    int64_t tiles;
+    if (m <= most)
+        return (split){1, m, 0};
+    tiles = ceil_div(m, most);
     return (split){tiles, m / tiles, m % tiles};
 }
 
@@ -175,6 +184,8 @@ static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, 
     int64_t wide = highest <= kernels->rows_4 ? 4 * PANEL : highest <= kernels->rows_2 ? 2 * PANEL : PANEL;
     void (*tile)(const kb_tile *) = a_strided ? kernels->tile_strided : kernels->tile_packed;
     kb_tile t = {.a_row = p->a_row, .a_k = p->a_k, .b_k = s->b_k, .b_panel = s->b_panel, .ldc = p->ldc, .k = s->k, .first = s->first};
+    if (s->after)
+        t.fetch_bytes = ceil_div(PANEL * (int64_t)sizeof *a, rows.tiles);
     for (int64_t j = 0, w; j < s->n; j += w) {
         int64_t left = s->n - j, panels = s->exact ? left / PANEL : ceil_div(left, PANEL);
         w = min(wide, panels >= 4 ? 4 * PANEL : panels >= 2 ? 2 * PANEL : PANEL);
@@ -186,7 +197,6 @@ static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, 
         t.bias = s->bias ? s->bias + j : NULL;
         t.ahead = (s->exact ? AHEAD : AHEAD_PACKED) * s->b_k;
         t.fetch = !s->after ? NULL : j + w < s->n ? t.b + w / PANEL * s->b_panel : s->after;
-        t.fetch_bytes = ceil_div(PANEL * (int64_t)sizeof *a, rows.tiles);
         for (int64_t i = 0; i < rows.tiles; i++) {
             t.rows = (int)(rows.rows + (i < rows.higher));
             tile(&t);
@@ -197,8 +207,8 @@ static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, 
     }
 }
 
-/* How a rectangle is gone through: blocks of columns, in them blocks of rows or the other way round, in these strips of columns, each through the whole of k,
- * so that C stays in a cache until it is done. */
+/* How a rectangle is gone through: blocks of columns (all of them, or as many as are packed here at once), in them blocks of rows, in these
+ * strips of columns, each through the whole of k, so that C stays in a cache until it is done. */
 typedef struct plan {
     bool b_pack, b_deep; /* B packed here: a strip and a block of k at a time, or a block of columns at once, for several blocks of rows */
     bool a_strided, a_whole;
@@ -215,18 +225,19 @@ static int64_t columns_at_once(const part *p, int64_t m, int64_t n)
 static plan plan_of(const part *p)
 {
     plan q = {0};
-    int64_t l2 = kb_cpu_l2() / (int64_t)sizeof(float);
+    int64_t l2 = kb_cpu_l2() / (int64_t)sizeof(float), wide;
     bool few = p->m <= p->kernels->rows + IN_PLACE_SPARE;
     bool small = p->k * p->n <= IN_PLACE_B && (p->b_k % 1024 || p->k * p->m <= 64 * BLOCK); /* rows 4 KiB apart share L1 sets */
     q.b_pack = !p->prepacked && !(p->b_n == 1 && (few || small));
     q.a_strided = p->m <= p->kernels->rows_strided || p->n <= A_IN_PLACE_COLS;
     q.rows = min(p->m, ROWS_BLOCK);
-    q.a_whole = !q.a_strided && q.rows * p->k <= l2 / 2;
+    wide = l2 / 3 / q.rows / STRIP * STRIP; /* columns of C that stay in L2 */
+    q.a_whole = !q.a_strided && q.rows * p->k <= (p->n <= wide ? l2 / 4 : l2 / 2); /* C as a whole is small enough: a block of k of A will do */
     q.b_deep = q.b_pack && p->m > q.rows;
-    q.strip = q.a_strided || q.a_whole ? (q.b_pack && !q.b_deep ? STRIP_PACKED : STRIP) : max(STRIP_PACKED, l2 / 3 / q.rows / STRIP * STRIP);
+    q.strip = q.a_strided || q.a_whole ? (q.b_pack && !q.b_deep ? STRIP_PACKED : STRIP) : max(STRIP_PACKED, wide);
     if (q.a_whole && p->finish && !p->finish->whole_rows)
         q.strip = max(q.strip, min(STRIP_FINISHED, columns_at_once(p, q.rows, p->n)));
-    q.strip = min(q.strip, ceil_div(p->n, PANEL) * PANEL);
+    q.strip = ceil_div(min(q.strip, p->n), PANEL) * PANEL;
     q.cols = q.b_deep ? min(ceil_div(p->n, PANEL) * PANEL, max(q.strip, min(COLS_BLOCK, DEEP_B / p->k / STRIP * STRIP))) : p->n;
     if (!q.a_strided)
         q.a_floats = q.rows * (q.a_whole ? p->k : min(p->k, BLOCK)) + PANEL;
@@ -375,20 +386,20 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* Cuts an item for `threads` threads: the grid whose slowest thread has least to do, packing of both operands counted in. */
+/* Cuts an item for `threads` threads: the grid whose slowest thread has least to do, packing of both operands counted in. Where work on whole rows follows
+ * and there are rows enough, threads get rows, so that each finishes its own. */
 static void cut(job *j, int64_t threads)
 {
     const part *p = &j->whole;
     double best = 0;
-    for (int64_t tm = 1; tm <= threads; tm++) {
-        int64_t tn = threads / tm;
-        int64_t rows = ceil_div(ceil_div(p->m, tm), p->kernels->rows) * p->kernels->rows;
+    bool by_rows = p->finish && p->finish->whole_rows && p->m >= threads * p->kernels->rows;
+    for (int64_t tm = by_rows ? threads : 1; tm <= threads; tm++) {
+        int64_t tn = threads / tm, rows = ceil_div(p->m, tm);
         int64_t cols = ceil_div(ceil_div(p->n, tn), 2 * PANEL) * 2 * PANEL;
         double cost;
-        rows = tm == 1 ? p->m : min(rows, p->m);
         cols = tn == 1 ? p->n : min(cols, p->n);
         cost = (double)rows * (double)cols + 16.0 * (double)(rows + cols);
-        if (tm == 1 || cost < best) {
+        if (best == 0 || cost < best) {
             best = cost;
             j->tm = tm;
             j->tn = tn;
@@ -451,14 +462,54 @@ static void turn(part *p)
     *p = t;
 }
 
+/* ---- tiny products ----------------------------------------------------------------------------------------------------------- */
+/* What is prepared for larger products would cost more than these themselves: one block of k, without packing. False: g is none of them. */
+static bool run_tiny(const kb_gemm *g, const kb_gemm_kernels *kernels)
+{
+    bool contiguous = !g->packed && g->b_row == 1 && g->n > 1;
+    if (g->k == 0 || g->k > BLOCK || g->m * g->n * g->k > TINY_WORK || g->batch_rank || g->finish || (g->bias && (g->bias_row != 0 || g->bias_col != 1)))
+        return false;
+    if (contiguous && g->m <= kernels->rows_nt) {
+        kernels->product_nt(&(kb_rows){g->a, g->a_row, g->a_col, g->b, g->b_col, g->c, g->ldc, g->bias, g->m, g->n, g->k});
+        return true;
+    }
+    if (!(g->packed || g->b_col == 1) || (g->m > kernels->rows_strided && g->n > A_IN_PLACE_COLS))
+        return false;
+    kb_tile t = {.a_row = g->a_row, .a_k = g->a_col, .b_k = g->packed ? PANEL : g->b_row, .b_panel = g->packed ? g->k * PANEL : PANEL,
+                 .ldc = g->ldc, .k = g->k, .first = 1};
+    const float *b = g->packed ? g->packed->data : g->b;
+    split rows = split_rows(g->m, kernels->rows_strided);
+    bool two = rows.rows + (rows.higher > 0) <= kernels->rows_2;
+    for (int64_t j = 0, w; j < g->n; j += w) {
+        int64_t left = g->n - j, panels = g->packed ? ceil_div(left, PANEL) : left / PANEL;
+        w = two && panels >= 2 ? 2 * PANEL : PANEL;
+        t.exact = panels == 0;
+        t.cols = (int)min(w, left);
+        t.a = g->a;
+        t.b = b + j / PANEL * t.b_panel;
+        t.c = (float *)g->c + j;
+        t.bias = g->bias ? (const float *)g->bias + j : NULL;
+        for (int64_t i = 0; i < rows.tiles; i++) {
+            t.rows = (int)(rows.rows + (i < rows.higher));
+            kernels->tile_strided(&t);
+            t.a += t.rows * g->a_row;
+            t.c += t.rows * g->ldc;
+        }
+    }
+    return true;
+}
+
 int kb_gemm_f32(const kb_gemm *g)
 {
+    const kb_gemm_kernels *kernels = kernels_now();
+    if (g->m > 0 && g->n > 0 && run_tiny(g, kernels))
+        return 1;
     job j = {.g = g};
     kb_gemm turned;
     int64_t items = batch_items(g);
     if (items == 0 || g->m == 0 || g->n == 0)
         return 1;
-    j.whole = (part){.kernels = kernels_now(), .m = g->m, .n = g->n, .k = g->k, .a = g->a, .a_row = g->a_row, .a_k = g->a_col,
+    j.whole = (part){.kernels = kernels, .m = g->m, .n = g->n, .k = g->k, .a = g->a, .a_row = g->a_row, .a_k = g->a_col,
                      .b = g->packed ? g->packed->data : g->b, .b_k = g->b_row, .b_n = g->b_col,
                      .b_panel = g->k * PANEL, .prepacked = g->packed != NULL, .c = g->c, .ldc = g->ldc,
                      .bias = g->bias, .bias_row = g->bias_row, .bias_col = g->bias_col, .finish = g->finish ? g : NULL};

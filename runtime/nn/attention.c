@@ -7,13 +7,16 @@
  */
 #define KN_SITE "nn.MultiheadAttention"
 #include "runtime/nn/nn.h"
+#include "runtime/nn/quantize.h"
 #include <math.h>
 
 typedef struct MultiheadAttention {
     kn_module base;
     kn_tensor *in_proj_weight, *q_proj_weight, *k_proj_weight, *v_proj_weight, *in_proj_bias, *bias_k, *bias_v;
+    kn_tensor *in_proj_weight_scale, *q_proj_weight_scale, *k_proj_weight_scale, *v_proj_weight_scale;    /* of i8 weights */
     kn_module *out_proj;
     int64_t embed_dim, num_heads;
+    int64_t quantized;                          /* the projections' weights are bf16 or i8, and the inputs f32 */
     double dropout;
     bool batch_first, add_zero_attn;
 } Attention;
@@ -25,7 +28,11 @@ static kn_tensor *third(const Attention *self, kn_tensor *all, int i) { return a
 static kn_tensor *project(const Attention *self, kn_tensor *x, int i)
 {
     kn_tensor *const own[] = {self->q_proj_weight, self->k_proj_weight, self->v_proj_weight};
-    return kn_linear(x, self->in_proj_weight ? third(self, self->in_proj_weight, i) : own[i], third(self, self->in_proj_bias, i));
+    kn_tensor *const scales[] = {self->q_proj_weight_scale, self->k_proj_weight_scale, self->v_proj_weight_scale};
+    kn_tensor *weight = self->in_proj_weight ? third(self, self->in_proj_weight, i) : own[i], *bias = third(self, self->in_proj_bias, i);
+    if (!self->quantized)
+        return kn_linear(x, weight, bias);
+    return kn_quantized_linear(x, weight, self->in_proj_weight ? third(self, self->in_proj_weight_scale, i) : scales[i], bias);
 }
 
 /* (batch, length, embed) or (length, batch, embed) to (batch, heads, length, size). */
@@ -142,12 +149,25 @@ static kn_value attention_forward(Attention *self, kn_tensor *query, kn_tensor *
 
 static const kn_field attention_fields[] = {
     KN_PARAM(Attention, in_proj_weight), KN_PARAM(Attention, q_proj_weight), KN_PARAM(Attention, k_proj_weight), KN_PARAM(Attention, v_proj_weight),
-    KN_PARAM(Attention, in_proj_bias), KN_PARAM(Attention, bias_k), KN_PARAM(Attention, bias_v), KN_CHILD(Attention, out_proj),
-    KN_ATTR(Attention, embed_dim), KN_ATTR(Attention, num_heads), KN_ATTR(Attention, dropout),
+    KN_PARAM(Attention, in_proj_bias), KN_PARAM(Attention, bias_k), KN_PARAM(Attention, bias_v),
+    KN_BUFFER(Attention, in_proj_weight_scale), KN_BUFFER(Attention, q_proj_weight_scale), KN_BUFFER(Attention, k_proj_weight_scale),
+    KN_BUFFER(Attention, v_proj_weight_scale), KN_CHILD(Attention, out_proj), KN_ATTR(Attention, quantized), KN_ATTR(Attention, embed_dim), KN_ATTR(Attention, num_heads), KN_ATTR(Attention, dropout),
     KN_ATTR(Attention, batch_first), KN_ATTR(Attention, add_zero_attn), KN_FIELDS_END
 };
 KN_DEFINE_CLASS(attention_class, MultiheadAttention, attention_forward, attention_fields, value,
     (tensor, tensor, tensor, optional, any, optional, any, any));
+
+int nn_weights_of_attention(kn_module *m, nn_weight *w)
+{
+    if (m->state->cls->from != &attention_class)
+        return 0;
+    Attention *a = (Attention *)m;
+    w[0] = (nn_weight){&a->in_proj_weight, &a->in_proj_weight_scale, &a->quantized};
+    w[1] = (nn_weight){&a->q_proj_weight, &a->q_proj_weight_scale, &a->quantized};
+    w[2] = (nn_weight){&a->k_proj_weight, &a->k_proj_weight_scale, &a->quantized};
+    w[3] = (nn_weight){&a->v_proj_weight, &a->v_proj_weight_scale, &a->quantized};
+    return 4;
+}
 
 /* ---- making one ------------------------------------------------------------------------------------------------------------------------------ */
 /* PyTorch's xavier_uniform_ of a projection. */

@@ -6,7 +6,13 @@
 #include "runtime/nn/quantize.h"
 #include <math.h>
 
-typedef nn_linear Linear;
+typedef struct Linear {
+    kn_module base;
+    kn_tensor *weight, *bias;
+    kn_tensor *weight_scale;                    /* of an i8 weight: what each output's row was divided by */
+    int64_t in_features, out_features;
+    int64_t quantized;                          /* the weight is bf16 or i8, and the input f32 */
+} Linear;
 
 static kn_tensor *linear_forward(Linear *self, kn_tensor *x)
 {
@@ -19,7 +25,14 @@ static const kn_field linear_fields[] = {
 };
 KN_DEFINE_CLASS(linear_class, Linear, linear_forward, linear_fields, tensor, (tensor));
 
-nn_linear *nn_as_linear(kn_module *m) { return m->state->cls->from == &linear_class ? (nn_linear *)m : NULL; }
+int nn_weights_of_linear(kn_module *m, nn_weight *w)
+{
+    if (m->state->cls->from != &linear_class)
+        return 0;
+    Linear *l = (Linear *)m;
+    w[0] = (nn_weight){&l->weight, &l->weight_scale, &l->quantized};
+    return 1;
+}
 
 kn_module *(kn_nn_linear)(int64_t in, int64_t out, const kn_nn_linear_options *given, size_t size)
 {

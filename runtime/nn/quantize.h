@@ -1,16 +1,14 @@
-/* quantize.h: the fields of Linear, for what exchanges its weights. */
+/* quantize.h: the weights of products that kn_quantize_weights may exchange: modules that have some say where. */
 #ifndef NN_QUANTIZE_H
 #define NN_QUANTIZE_H
 #include "runtime/module.h"
 
-typedef struct nn_linear {
-    kn_module base;
-    kn_tensor *weight, *bias;
-    kn_tensor *weight_scale;    /* of an i8 weight: what each output's row was divided by */
-    int64_t in_features, out_features;
-    int64_t quantized;          /* the weight is bf16 or i8, and the input f32 */
-} nn_linear;
+/* A weight (outputs, inputs), where its scales go, and what says that the module's weights are exchanged. */
+typedef struct nn_weight { kn_tensor **weight, **scale; int64_t *quantized; } nn_weight;
+enum { NN_MOST_WEIGHTS = 4 };
 
-nn_linear *nn_as_linear(kn_module *m);          /* NULL when it is another module */
+/* How many of the module's weights stand in w; 0 when it is of another class. */
+int nn_weights_of_linear(kn_module *m, nn_weight *w);
+int nn_weights_of_attention(kn_module *m, nn_weight *w);
 
 #endif
