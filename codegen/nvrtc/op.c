@@ -321,8 +321,8 @@ char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_la
     snprintf(l->name, sizeof l->name, "kn_%s", op_name(c->op));
     if (o.blocks)
         snprintf(bounds, sizeof bounds, ", %d", o.blocks);
-    nv_put(&all, "%s%s%s\n/* %s: %s indices */\nextern \"C\" __global__ void __launch_bounds__(%d%s) %s(\n    %s)\n{\n%s}\n", nv_helpers,
-        o.before ? o.before : "", o.helpers.s ? o.helpers.s : "", l->name, strcmp(o.index, "int") ? "64-bit" : "32-bit", l->threads_x, bounds, l->name,
+    nv_put(&all, "%s%s\n/* %s: %s indices */\nextern \"C\" __global__ void __launch_bounds__(%d%s) %s(\n    %s)\n{\n%s}\n", nv_helpers,
+        o.helpers.s ? o.helpers.s : "", l->name, strcmp(o.index, "int") ? "64-bit" : "32-bit", l->threads_x, bounds, l->name,
         o.args.s ? o.args.s : "", o.text.s ? o.text.s : "");
     bool failed = all.failed || o.text.failed || o.args.failed || o.helpers.failed;
     nv_host->free(o.helpers.s);

@@ -14,7 +14,6 @@ typedef struct op_text {
     bool aligned;
     int arch;
     int blocks;                 /* that a multiprocessor is to have room for; 0: not said */
-    const char *before;         /* device functions that the kernel needs, or NULL; before the helpers */
 } op_text;
 
 void op_integer(op_text *o, const char *name, int64_t value);           /* a parameter */

@@ -50,7 +50,7 @@ bool op_cumulate(op_text *o)
     const char *math = !real ? "long long" : y->dtype == KN_F64 ? "double" : "float", *carry = logs ? "double" : math;
     if (x->dtype == KN_BOOL ? real : op_is_real(x->dtype) ? x->dtype != y->dtype : real)
         return false;
-    o->before = logs ? log_add : NULL;
+    nv_put(&o->helpers, "%s", logs ? log_add : "");
     op_pointers(o, false);
     op_each(o, lines_of(x, dim));
     open_lines(o, "t", dim);
@@ -87,7 +87,7 @@ bool op_running_best(op_text *o)
     int dim = op_axis(o->c->words[0], x->rank ? x->rank : 1);
     bool real = op_is_real(x->dtype), max = o->c->op == OP_cummax;
     char key[128];
-    o->before = keys_text;
+    nv_put(&o->helpers, "%s", keys_text);
     op_pointers(o, false);
     op_each(o, lines_of(x, dim));
     open_lines(o, "t", dim);
@@ -133,7 +133,7 @@ bool op_sort(op_text *o)
     if (n > 1 << 29)            /* twice the network's width is an int */
         return false;
     snprintf(y, sizeof y, "y%d", indices);
-    o->before = keys_text;
+    nv_put(&o->helpers, "%s", keys_text);
     op_pointers(o, false);
     open_block_lines(o, lines_of(x, dim), dim);
     if (shared) {
@@ -164,7 +164,7 @@ bool op_topk(op_text *o)
     const kb_layout *x = op_in_layout(o, 0), *y = o->c->out[0].layout;
     int dim = op_axis(o->c->words[1], x->rank ? x->rank : 1);
     char key[128];
-    o->before = keys_text;
+    nv_put(&o->helpers, "%s", keys_text);
     op_pointers(o, false);
     open_block_lines(o, lines_of(x, dim), dim);
     op_integer(o, "count", y->rank ? y->sizes[dim] : 1);

@@ -224,7 +224,7 @@ bool op_scatter(op_text *o, bool add)
         || (src && src->rank != x->rank) || (by_line && add && (y->dtype == KN_BOOL || y->dtype == KN_F16 || y->dtype == KN_BF16)))
         return false;
     o->l->checks = true;
-    o->before = plus;
+    nv_put(&o->helpers, "%s", plus);
     op_pointers(o, false);
     op_each(o, by_line ? y->numel / y->sizes[dim] : y->numel);
     if (!src)

@@ -184,7 +184,7 @@ bool op_interpolate(op_text *o)
     bool nearest = rest[0] == 0, corners = rest[1] != 0;
     if (!is_dense(o) || spatial < 1 || spatial > 2)
         return false;
-    o->before = places_text;
+    nv_put(&o->helpers, "%s", places_text);
     op_pointers(o, false);
     op_each(o, o->c->out[0].layout->numel);
     pool_sizes(o, spatial);
