@@ -242,7 +242,8 @@ static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool ali
     kb_gemm g;
     char *source = NULL;
     if (b && call.op == OP_addmm && call.n_in == 5 && call.in[3].layout && call.in[4].layout && kb_gemm_of_call(&g, &call))        /* with run-time factors */
-        source = b->product(&(cg_product_form){&g, call.out[0].layout->dtype, NULL, c->arch, c->multiprocessors, aligned, call.in[3].layout->dtype, call.in[4].layout->dtype}, launch);
+        source = b->product(&(cg_product_form){&g, call.out[0].layout->dtype, NULL, c->arch, c->multiprocessors, aligned, call.in[3].layout->dtype,
+                                               call.in[4].layout->dtype}, launch);
     else if (b)
         source = b->op(&call, c->arch, c->multiprocessors, aligned, launch);
     *none = b && !source;

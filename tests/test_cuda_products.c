@@ -331,7 +331,8 @@ Test(cuda_products, missing_waits_and_barriers_are_caught)
     NVRTC();
     const sim_device *d = use_simulated();
     static const struct { const char *gone, *said; } cases[] = {
-        {NULL, ""}, {"        kn_wait<STAGES - 2>();\n", "before cp.async"}, {"        __syncthreads();\n", "memory"}, {"    __syncthreads();\n#pragma unroll 4", "race on shared memory"},
+        {NULL, ""}, {"        kn_wait<STAGES - 2>();\n", "before cp.async"}, {"        __syncthreads();\n", "memory"},
+        {"    __syncthreads();\n#pragma unroll 4", "race on shared memory"},
     };
     for (int h = 0; h < 2; h++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

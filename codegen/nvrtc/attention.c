@@ -205,7 +205,8 @@ static bool tiled(op_text *o, const parts *p)
         o->l->vector = v;
     nv_put(&o->helpers, "%s%s%s", exp_text, nv_async_helpers, half ? nv_matrix_helpers : nv_ffma_helpers);
     if (half)
-        nv_put(&o->helpers, "typedef unsigned short T;\n#define LOAD(x) kn_of_%s(x)\n#define STORE(x) kn_to_%s(x)\n#define MMA kn_mma_%s\n%s", name, name, name, nv_pack_helper(name));
+        nv_put(&o->helpers, "typedef unsigned short T;\n#define LOAD(x) kn_of_%s(x)\n#define STORE(x) kn_to_%s(x)\n#define MMA kn_mma_%s\n%s",
+               name, name, name, nv_pack_helper(name));
     else
         nv_put(&o->helpers, "typedef float T;\n#define LOAD(x) (x)\n#define STORE(x) (x)\n");
     nv_put(&o->text, "    enum { ROWS = %d, KEYS = %d, CAUSAL = %d, DEPTH = %d, WIDTH = %d, STEPS = %d, ACROSS = %d, Q_WIDE = %d, K_WIDE = %d, V_WIDE = %d };\n",

@@ -8,7 +8,8 @@
  * rounded addition after that. Tensor cores sum in an order of their own; which kernel and which tile follows from type, sizes and device alone, never from
  * what is joined to the product or how its operands lie, so that a product has the same bits alone and with an epilogue.
  *
- * A body's words: PLACE tile_m and tile_n, BATCH the decomposition of a batch's item, WITH_BIAS what is added, FINISH what becomes of a value v (a float) at row, col. Tiles and batches are one grid. */
+ * A body's words: PLACE tile_m and tile_n, BATCH the decomposition of a batch's item, WITH_BIAS what is added,
+ * FINISH what becomes of a value v (a float) at row, col. Tiles and batches are one grid. */
 #include "codegen/nvrtc/nv.h"
 #include <stdio.h>
 #include <string.h>

@@ -3,12 +3,15 @@
  * A pipeline: strips of A and B go to shared memory by cp.async, STAGES - 1 of them ahead, 16 bytes a copy where the operand lies so, else 4; one barrier a
  * strip. An operand stays as it lies, its dense dimension along the rows, and a thread reads four elements at once either way: four of its rows' k, or four rows
  * at one k. Rows of a strip are four floats longer than they must be, which keeps those reads in different banks. A thread has tm x tn outputs; which ones
- * depends on what it reads at once. Its sums of whole blocks of 256 wait in shared memory, since registers are what a tile's size is limited by. The last strip, where k ends, goes element by element: a sum of -0 would not survive a zero added to it. */
+ * depends on what it reads at once.
+ * Its sums of whole blocks of 256 wait in shared memory, since registers are what a tile's size is limited by.
+ * The last strip, where k ends, goes element by element: a sum of -0 would not survive a zero added to it. */
 #include "codegen/nvrtc/nv.h"
 
 static const char body[] =
     "    extern __shared__ __align__(16) unsigned char dynamic[];\n"
-    "    enum { AR = A_DENSE_K ? M : TK, AC = A_DENSE_K ? TK : M, BR = B_DENSE_K ? N : TK, BC = B_DENSE_K ? TK : N, AP = AC + 4, BP = BC + 4, VM = TM < 4 ? TM : 4, VN = TN < 4 ? TN : 4,\n"
+    "    enum { AR = A_DENSE_K ? M : TK, AC = A_DENSE_K ? TK : M, BR = B_DENSE_K ? N : TK, BC = B_DENSE_K ? TK : N, AP = AC"
+    " + 4, BP = BC + 4, VM = TM < 4 ? TM : 4, VN = TN < 4 ? TN : 4,\n"
     "           SA = AR * AP, SB = BR * BP, PITCH = N + 4 };\n"
     "    float *const as = (float *)dynamic, *const bs = as + STAGES * SA;\n"
     "    PLACE\n"
@@ -23,8 +26,10 @@ static const char body[] =
     "    auto fetch = [&](int strip) {\n"
     "        const long long k0 = (long long)strip * TK;\n"
     "        const int left = kn_clamp(k - k0, TK);\n"
-    "        kn_fetch<AR, AC, A_WIDE, THREADS>(as + strip % STAGES * SA, a + k0 * a_col, A_DENSE_K ? a_row : a_col, A_DENSE_K ? a_col : a_row, A_DENSE_K ? rows : left, A_DENSE_K ? left : rows);\n"
-    "        kn_fetch<BR, BC, B_WIDE, THREADS>(bs + strip % STAGES * SB, b + k0 * b_row, B_DENSE_K ? b_col : b_row, B_DENSE_K ? b_row : b_col, B_DENSE_K ? cols : left, B_DENSE_K ? left : cols);\n"
+    "        kn_fetch<AR, AC, A_WIDE, THREADS>(as + strip % STAGES * SA, a + k0 * a_col, A_DENSE_K ? a_row : a_col,"
+    " A_DENSE_K ? a_col : a_row, A_DENSE_K ? rows : left, A_DENSE_K ? left : rows);\n"
+    "        kn_fetch<BR, BC, B_WIDE, THREADS>(bs + strip % STAGES * SB, b + k0 * b_row, B_DENSE_K ? b_col : b_row,"
+    " B_DENSE_K ? b_row : b_col, B_DENSE_K ? cols : left, B_DENSE_K ? left : cols);\n"
     "    };\n"
     "    float sum[TM][TN] = {}, *const total = bs + STAGES * SB + threadIdx.x;\n"
     "#pragma unroll\n"
@@ -106,7 +111,8 @@ static const char body[] =
     "#pragma unroll\n"
     "    for (int i = 0; i < TM; i++)\n"
     "#pragma unroll\n"
-    "        for (int j = 0; j < TN; j++) tile[ROW(i) * PITCH + COL(j)] = k <= 256 ? sum[i][j] : total[(i * TN + j) * THREADS] + sum[i][j];\n"
+    "        for (int j = 0; j < TN; j++) tile[ROW(i) * PITCH + COL(j)] = k <= 256 ? sum[i][j] : total[(i * TN + j) *"
+    " THREADS] + sum[i][j];\n"
     "    __syncthreads();\n"
     "#pragma unroll 4\n"
     "    for (int f = threadIdx.x; f < M * N; f += THREADS) {\n"
@@ -121,7 +127,8 @@ static const char body[] =
 
 const char nv_ffma_helpers[] =
     /* R rows of C floats, rows C + 4 apart, from an origin with that many rows and columns left; the column stride counts where WIDE is 1 */
-    "template <int R, int C, int WIDE, int THREADS> KN_FN void kn_fetch(float *to, const float *__restrict__ from, long long row, long long col, int rows, int cols)\n"
+    "template <int R, int C, int WIDE, int THREADS> KN_FN void kn_fetch(float *to, const float *__restrict__ from, long long"
+    " row, long long col, int rows, int cols)\n"
     "{\n"
     "  enum { ALL = R * C / WIDE };\n"
     "#pragma unroll\n"

@@ -157,7 +157,8 @@ lt_status cublasLtMatmulPreferenceSetAttribute(lt_preference p, lt_preference_at
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------------------------------ */
-API lt_status cublasLtMatmulAlgoGetHeuristic(lt_handle handle, lt_desc desc, lt_layout a, lt_layout b, lt_layout c, lt_layout d, lt_preference p, int most, lt_found *found, int *n);
+API lt_status cublasLtMatmulAlgoGetHeuristic(lt_handle handle, lt_desc desc, lt_layout a, lt_layout b, lt_layout c, lt_layout d,
+                                         lt_preference p, int most, lt_found *found, int *n);
 lt_status cublasLtMatmulAlgoGetHeuristic(lt_handle handle, lt_desc desc, lt_layout a, lt_layout b, lt_layout c, lt_layout d, lt_preference p, int most, lt_found *found, int *n)
 {
     uint64_t inner = desc->trans_a ? a->rows : a->cols, rows = desc->trans_a ? a->cols : a->rows;
@@ -183,7 +184,8 @@ lt_status cublasLtMatmul(lt_handle handle, lt_desc desc, const void *alpha, cons
 {
     (void)c;
     (void)algo;
-    if (wants("fail") || *(const float *)alpha != 1 || *(const float *)beta != 0 || lc != ld || space_bytes < workspace() || (workspace() && (!space || (uintptr_t)space % 256)))
+    if (wants("fail") || *(const float *)alpha != 1 || *(const float *)beta != 0 || lc != ld || space_bytes < workspace()
+        || (workspace() && (!space || (uintptr_t)space % 256)))
         return KLT_NOT_SUPPORTED;
     if (wants("quick") && ++asked <= QUICK) {
         calls++;
