@@ -3,8 +3,9 @@
  *   plan_bench [ROUNDS]      KN_BACKEND=interp: without machine code
  *
  * Planning, when every kernel has its code, for other batch sizes, per graph size: microseconds an operator, views included (the best and the median of the rounds),
- * and how many kernels the first sizes compiled; up to ten thousand operators. The same of chains and binary trees of pointwise operators. Then, with machine code: 1, 6 and 24 equal layers compiled from nothing and
- * from the object cache on disk (a folder of its own), in milliseconds by the clock, the best of some rounds, and what 24 cost as a multiple of 1. */
+ * and how many kernels the first sizes compiled; up to ten thousand operators. The same of chains and binary trees of pointwise operators. Then, with machine
+ * code: 1, 6 and 24 equal layers compiled from nothing and from the object cache on disk (a folder of its own), in milliseconds by the clock,
+ * the best of some rounds, and what 24 cost as a multiple of 1. */
 #include "base/env.h"
 #include "base/error.h"
 #include "codegen/cg.h"

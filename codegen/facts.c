@@ -4,8 +4,8 @@
  * read it since. Inputs of one alias class are one storage here. A fresh result is the first write of its own storage.
  *
  * KIND. What can be part of a generated kernel: pointwise ops with a body, in every dtype; copies that views make; writes whose target is no operand seen
- * through another map; reductions over trailing axes, on the CPU over neighbouring axes before them too; softmax and layer_norm over trailing axes; batch_norm in evaluation. The rest is CG_EAGER, empty
- * tensors included. CG_PRODUCT is a call of the matrix product or of a convolution, prepared.
+ * through another map; reductions over trailing axes, on the CPU over neighbouring axes before them too; softmax and layer_norm over trailing axes;
+ * batch_norm in evaluation. The rest is CG_EAGER, empty tensors included. CG_PRODUCT is a call of the matrix product or of a convolution, prepared.
  */
 #include "base/body.h"
 #include "base/device.h"
@@ -401,6 +401,16 @@ static bool add_dep(cg_facts *f, cg_fact *me, int32_t on, int32_t self)
     return KB_PUSH(&f->deps, &f->n_deps, &f->cap_deps, on);
 }
 
+/* A write to an input waits for what may fail before it: a program that fails must not have written. (A check after a write begins a graph of its own: tracer/frame.c.) */
+static bool order_by_checks(cg_facts *f, uint32_t at, bool write)
+{
+    const ir_node *n = &f->g->nodes[at];
+    for (int64_t i = 0; write && f->g->nodes[n->root].op == IR_INPUT && i < f->n_checks; i++)
+        if (!add_dep(f, &f->node[at], f->checks[i], (int32_t)at))
+            return false;
+    return !kb_op_checks((kb_opcode)n->op, ir_words(f->g, n)) || KB_PUSH(&f->checks, &f->n_checks, &f->cap_checks, (int32_t)at);
+}
+
 static bool note_node(cg_facts *f, trail *trails, uint32_t at)
 {
     const ir_graph *g = f->g;
@@ -430,7 +440,7 @@ static bool note_node(cg_facts *f, trail *trails, uint32_t at)
         own->n = 0;
     }
     own->writer = self;
-    return true;
+    return order_by_checks(f, at, write);
 }
 
 /* The IR gives all inputs of an alias class the first one's root: that orders accesses. Addresses are found through the chain of views. */
@@ -529,6 +539,7 @@ void cg_facts_fini(cg_facts *f)
     kb_free(f->node);
     kb_free(f->src);
     kb_free(f->deps);
+    kb_free(f->checks);
     kb_arena_free(&f->arena);
     *f = (cg_facts){0};
 }

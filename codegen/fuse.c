@@ -248,7 +248,8 @@ static kn_status start(cg_facts *f, cg_groups *gs)
         *one = (int32_t)i;
         f->node[i].group = (int32_t)gs->n;
         set s = {.nodes = {(int32_t)i}, .n = 1};
-        cg_group g = {.nodes = one, .n = 1, .product = -1, .second = -1, .then = -1, .fused = f->node[i].kind != CG_EAGER && f->node[i].kind != CG_PRODUCT, .cost = f->node[i].cost};
+        cg_group g = {.nodes = one, .n = 1, .product = -1, .second = -1, .then = -1,
+                      .fused = f->node[i].kind != CG_EAGER && f->node[i].kind != CG_PRODUCT, .cost = f->node[i].cost};
         bool plain = f->node[i].kind == CG_POINT && f->g->types[f->g->nodes[i].type].rank <= LP_MAX_OUTER;   /* writes fresh storage only */
         if (g.fused && !plain && !legal(f, &s)) {           /* alone it can't be generated */
             g.fused = false;

@@ -49,6 +49,7 @@ typedef struct cg_facts {
     cg_fact *node;
     int32_t *src;               /* by operand (index in g->operands): the last node that wrote its storage before, -1: nobody */
     int32_t *deps;      int64_t n_deps, cap_deps;
+    int32_t *checks;    int64_t n_checks, cap_checks;   /* operators that may fail on values, in order */
     int32_t *reads;             /* by node: newest operand (index in g->operands) that lives in its storage, -1; next_read leads to older ones */
     int32_t *next_read;         /* by operand */
     int32_t *reader;            /* by operand: its node */

@@ -19,8 +19,9 @@
  * where the loads and stores of the kernel are at the same coordinates (in place), never at different ones.
  *
  * SIZES. Machine code takes outer sizes and strides at run time, from the SHAPE that lp_shape writes. It may hold: the number of dimensions, which outer
- * strides are zero, whether an inner stride (of columns: the last outer one) is 0, 1 or another, buffer offsets, hints, and the inner size where inner.sym is 0. Where inner.sym is set,
- * the inner size is a run-time value too: one compiled kernel serves every size. Rows whose length the code knows are faster when they are short.
+ * strides are zero, whether an inner stride (of columns: the last outer one) is 0, 1 or another, buffer offsets, hints, and the inner size where
+ * inner.sym is 0. Where inner.sym is set, the inner size is a run-time value too: one compiled kernel serves every size.
+ * Rows whose length the code knows are faster when they are short.
  *
  * FAST kernels (KN_FAST) may differ from eager's bits: f16 and bf16 are rounded where they are stored, lp_emit relaxes what it is given (relax.c), and a
  * backend may multiply into a sum. All else in this text holds for them too. They share code with no other kernel.

@@ -219,6 +219,16 @@ static kn_tensor *rows_by_call(World *w, int call)
 }
 Test(capture, check_after_a_write_on_a_path_that_never_ends) { worlds_with("stops", stops_after_a_write, rows_by_call, 16); }
 
+/* What the check reads and the write stand side by side: they must not share a kernel, for the write of a failed program can't be undone. */
+FORWARD(check_and_a_later_write_of_equal_sizes, 12)
+{
+    kn_tensor *p = kn_add(kn_mul(kn_abs(w->buf), w->call % 4 > 1 ? 100.0 : 0.0), kn_mul(x, 0.0));
+    kn_tensor *drawn = kn_bernoulli(p);
+    kn_mul_(w->buf, 0.5);
+    kn_tensor *sorted = kn_sort(kn_sub(w->buf, p), -1).values;
+    return kn_tuple(drawn, sorted, kn_matmul(sorted, x));
+}
+
 FORWARD(generator_put_back_inside_forward, 9)
 {
     kn_generator_state s;

@@ -569,7 +569,7 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
     uint32_t run = 0;
     uint64_t before = f->program_ns;
     if (v && (!g->writes || covers(f, v, g))) {
-        if (!cg_program_device(v->program))     /* a device's work is only started here: there is nothing to time */
+        if (!cg_program_device(v->program) && f->module->options.math != KN_FAST)     /* a device's work is only started here; fast values must not come and go */
             by_ops = tr_trial_by_ops(v, &run);
         s = by_ops ? run_ops_to(f, end->parent) : run_code(f, g, v, &done);
         done |= by_ops;

@@ -175,7 +175,8 @@ KN_DEFINE_CLASS(activations_class, Chain, activations_forward, chain_fields, ten
 static kn_module *make_chain(const bench_case *c)
 {
     KN_SCOPE;
-    return KN_BASE(kn_new(Chain, c->mixed == 3 ? &activations_class : c->mixed == 2 ? &bf16_class : c->mixed ? &mixed_class : &cheap_class, .bias = kn_randn(KN_F32, KN_SHAPE(c->sizes[1]))));
+    const kn_class *const classes[] = {&cheap_class, &mixed_class, &bf16_class, &activations_class};
+    return KN_BASE(kn_new(Chain, classes[c->mixed], .bias = kn_randn(KN_F32, KN_SHAPE(c->sizes[1]))));
 }
 
 /* ---- reductions over axes before the last ---------------------------------------------------------------------------------------------------- */

@@ -151,8 +151,8 @@ static const kn_field attention_fields[] = {
     KN_PARAM(Attention, in_proj_weight), KN_PARAM(Attention, q_proj_weight), KN_PARAM(Attention, k_proj_weight), KN_PARAM(Attention, v_proj_weight),
     KN_PARAM(Attention, in_proj_bias), KN_PARAM(Attention, bias_k), KN_PARAM(Attention, bias_v),
     KN_BUFFER(Attention, in_proj_weight_scale), KN_BUFFER(Attention, q_proj_weight_scale), KN_BUFFER(Attention, k_proj_weight_scale),
-    KN_BUFFER(Attention, v_proj_weight_scale), KN_CHILD(Attention, out_proj), KN_ATTR(Attention, quantized), KN_ATTR(Attention, embed_dim), KN_ATTR(Attention, num_heads), KN_ATTR(Attention, dropout),
-    KN_ATTR(Attention, batch_first), KN_ATTR(Attention, add_zero_attn), KN_FIELDS_END
+    KN_BUFFER(Attention, v_proj_weight_scale), KN_CHILD(Attention, out_proj), KN_ATTR(Attention, quantized), KN_ATTR(Attention, embed_dim),
+    KN_ATTR(Attention, num_heads), KN_ATTR(Attention, dropout), KN_ATTR(Attention, batch_first), KN_ATTR(Attention, add_zero_attn), KN_FIELDS_END
 };
 KN_DEFINE_CLASS(attention_class, MultiheadAttention, attention_forward, attention_fields, value,
     (tensor, tensor, tensor, optional, any, optional, any, any));

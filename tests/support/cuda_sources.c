@@ -45,7 +45,8 @@ static bool add_call(cuda_sources *s, uint32_t node, int arch, bool aligned)
         bufs[n->n_in + k].layout = layouts[n->n_in + k] = kb_layout_of_type(&in.out[k]);
     kb_call c = {.op = (kb_opcode)n->op, .math = in.math, .n_in = n->n_in, .n_out = in.n_out, .in = bufs, .out = bufs + n->n_in, .words = ir_words(g, n)};
     if (ok && s->facts.node[node].kind == CG_PRODUCT) {
-        ok = kb_gemm_of_call(&gemm, &c) && add(s, cg_device_backend_get()->product(&(cg_product_form){&gemm, c.out[0].layout->dtype, NULL, arch, 132, aligned, 0, 0}, &l), &l, NULL);
+        cg_product_form form = {&gemm, c.out[0].layout->dtype, NULL, arch, 132, aligned, 0, 0};
+        ok = kb_gemm_of_call(&gemm, &c) && add(s, cg_device_backend_get()->product(&form, &l), &l, NULL);
     } else if (ok) {
         char *text = cg_device_backend_get()->op(&c, arch, 132, aligned, &l);
         ok = !text || add(s, text, &l, NULL);
