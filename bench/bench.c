@@ -1,11 +1,12 @@
 /* bench.c: named cases, eager and compiled in turn in one process, medians with spread, beside what the machine can do at best.
  *
- *     bench [PATTERN] [--json FILE] [--threads N] [--seconds S a case] [--data FOLDER] [--math fast] [--cpu] [--list]
+ *     bench [PATTERN] [--json FILE] [--threads N] [--seconds S a case] [--data FOLDER] [--math fast] [--cpu] [--alone] [--list]
  *
  * PATTERN is a part of the names of the cases to run; "replay" and "compile" name the two that measure costs beside the kernels. Before a case is timed its
  * two results are compared, to the bit. Peaks of tensor memory: of an eager call, as the memory plan has it, of a compiled call ("!": above eager's); packed weights,
  * which calls of both kinds leave beside a module's own, are counted apart. --cpu takes the process's CPU time
- * in place of the clock: for one thread on a machine that others use too. Yardsticks: the triad with ordinary stores, on the same threads, in turn
+ * in place of the clock: for one thread on a machine that others use too. --alone times one form after the other, as peers are timed: caches keep then what a
+ * call left in them; in turns, eager calls and the yardsticks have swept them. Yardsticks: the triad with ordinary stores, on the same threads, in turn
  * with the case itself (once over arrays
  * of 192 MB, once over as many bytes as the case touches), and the rate of multiply-adds. Useful bytes are each distinct input once and each output once.
  */
@@ -26,7 +27,7 @@
 enum { MAX_SAMPLES = 60, MIN_SAMPLES = 5 };
 #define TRIAD_BYTES (int64_t)(192 << 20)
 
-static struct options { const char *pattern, *json; int threads, list, cpu, fast; double seconds; } options = {.seconds = 2.0};
+static struct options { const char *pattern, *json; int threads, list, cpu, fast, alone; double seconds; } options = {.seconds = 2.0};
 static json_t *records;
 static int failures;
 
@@ -137,13 +138,30 @@ static cg_stats sum_of_stats(const kn_module *fast)
 /* ---- a case ------------------------------------------------------------------------------------------------------------------------------- */
 typedef struct samples { double eager[MAX_SAMPLES], fast[MAX_SAMPLES], triad[MAX_SAMPLES], own[MAX_SAMPLES], peak[MAX_SAMPLES]; int n; } samples;
 
+/* One form again and again, nothing in between: what the caches kept of the call before is there. How many samples */
+static int take_alone(kn_module *m, const work *w, double *times)
+{
+    int n = 0, rounds = rounds_for(m, w);
+    call_all(m, w, 3);
+    for (double until = bm_now() + options.seconds / 2; n < MAX_SAMPLES && (n < MIN_SAMPLES || bm_now() < until); n++)
+        times[n] = time_all(m, w, rounds);
+    return n;
+}
+
 static void take_samples(const bench_case *c, const work *w, samples *s)
 {
-    int of_eager = rounds_for(w->eager, w), of_fast = rounds_for(w->fast, w);
+    int of_eager = rounds_for(w->eager, w), of_fast = rounds_for(w->fast, w), most = MAX_SAMPLES;
+    if (options.alone) {
+        int n = take_alone(w->eager, w, s->eager);
+        most = take_alone(w->fast, w, s->fast);
+        most = n < most ? n : most;
+    }
     double until = bm_now() + options.seconds;
-    for (s->n = 0; s->n < MAX_SAMPLES && (s->n < MIN_SAMPLES || bm_now() < until); s->n++) {
-        s->eager[s->n] = time_all(w->eager, w, of_eager);
-        s->fast[s->n] = time_all(w->fast, w, of_fast);
+    for (s->n = 0; s->n < most && (s->n < MIN_SAMPLES || options.alone || bm_now() < until); s->n++) {
+        if (!options.alone) {
+            s->eager[s->n] = time_all(w->eager, w, of_eager);
+            s->fast[s->n] = time_all(w->fast, w, of_fast);
+        }
         s->triad[s->n] = s->own[s->n] = s->peak[s->n] = 0;
         if (c->yard == BC_BYTES) {
             bm_triad((int64_t)c->work);         /* the first pass of a size meets the pages */
@@ -393,6 +411,8 @@ static int read_options(int argc, char **argv)
             options.list = 1;
         else if (strcmp(argv[i], "--cpu") == 0)
             options.cpu = 1;
+        else if (strcmp(argv[i], "--alone") == 0)
+            options.alone = 1;
         else if (!value)
             return usage();
         else if (strcmp(argv[i], "--math") == 0 && (strcmp(value, "fast") == 0 || strcmp(value, "same") == 0))

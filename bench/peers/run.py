@@ -66,7 +66,7 @@ def kiln(case, threads, seconds, out):
     path = out / "kiln.json"
     path.unlink(missing_ok=True)
     cpus = set(sorted(os.sched_getaffinity(0))[:threads])
-    r = subprocess.run([str(ROOT / "build/bench/bench"), case, "--threads", str(threads), "--seconds", str(2 * seconds), "--data", str(ROOT / "data"), "--json",
+    r = subprocess.run([str(ROOT / "build/bench/bench"), case, "--alone", "--threads", str(threads), "--seconds", str(2 * seconds), "--data", str(ROOT / "data"), "--json",
                         str(path)], env=dict(os.environ, KN_BACKEND_DIR=str(ROOT / "build")), capture_output=True, text=True,
                        preexec_fn=lambda: os.sched_setaffinity(0, cpus))
     rows = [c for c in json.loads(path.read_text())["cases"] if c["name"] == case] if path.exists() else []
