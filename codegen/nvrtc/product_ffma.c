@@ -148,8 +148,8 @@ void nv_tile_ffma(const kb_gemm *g, int64_t items, int multiprocessors, bool ali
     if (g->m > 64 && large >= multiprocessors) {
         t->m = 128;
         t->tm = 8;
-    } else if (g->m <= 16) {
-        *t = (nv_tile){.kind = "ffma", .body = body, .threads = 128, .blocks = 4, .stages = 3, .m = 16, .n = 64, .k = 32, .tm = 2, .tn = 4};
+    } else if (g->m <= 16) {                            /* four blocks would leave 128 registers a thread: some spill */
+        *t = (nv_tile){.kind = "ffma", .body = body, .threads = 128, .blocks = 3, .stages = 3, .m = 16, .n = 64, .k = 32, .tm = 2, .tn = 4};
     }
     t->a_dense_k = g->a_col == 1 || g->a_row != 1;
     t->b_dense_k = g->b_row == 1 && g->b_col != 1;
