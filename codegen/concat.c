@@ -58,26 +58,4 @@ static ir_ref rewrite(ir_graph *to, const ir_graph *g, uint32_t node, const ir_r
     return all;
 }
 
-ir_graph *cg_concat(ir_graph *g)
-{
-    bool any = false;
-    for (int64_t i = 0; g && i < g->n_nodes; i++)
-        any |= is_rewritten(g, (uint32_t)i);
-    if (!any)
-        return g;
-    ir_graph *to = ir_new();
-    ir_ref *map = kb_calloc((size_t)g->n_nodes + 1, sizeof *map);
-    for (uint32_t i = 0; to && map && i < (uint32_t)g->n_nodes; i++)
-        map[i] = is_rewritten(g, i) ? rewrite(to, g, i, map) : ir_copy_node(to, g, i, map);
-    if (to && map)
-        ir_copy_outputs(to, g, map);
-    if (!map || (to && to->status)) {           /* the graph as it was does as well */
-        ir_free(to);
-        to = NULL;
-    }
-    kb_free(map);
-    if (!to)
-        return g;
-    ir_free(g);
-    return to;
-}
+ir_graph *cg_concat(ir_graph *g) { return cg_rewrite(g, is_rewritten, rewrite); }

@@ -61,6 +61,11 @@ static ir_ref split_node(ir_graph *to, const ir_graph *g, uint32_t node, const i
 
 ir_graph *cg_rewrite(ir_graph *g, bool (*wanted)(const ir_graph *g, uint32_t node), ir_ref (*rewritten)(ir_graph *to, const ir_graph *g, uint32_t node, const ir_ref *map))
 {
+    bool any = false;
+    for (int64_t i = 0; g && i < g->n_nodes; i++)
+        any |= wanted(g, (uint32_t)i);
+    if (!any)
+        return g;
     ir_graph *to = ir_new();
     ir_ref *map = kb_calloc((size_t)g->n_nodes + 1, sizeof *map);
     for (uint32_t i = 0; to && map && i < (uint32_t)g->n_nodes; i++)
@@ -78,10 +83,4 @@ ir_graph *cg_rewrite(ir_graph *g, bool (*wanted)(const ir_graph *g, uint32_t nod
     return to;
 }
 
-ir_graph *cg_split(ir_graph *g)
-{
-    bool any = false;
-    for (int64_t i = 0; g && i < g->n_nodes; i++)
-        any |= row_of(g, (uint32_t)i) != 0;
-    return any ? cg_rewrite(g, splits, split_node) : g;
-}
+ir_graph *cg_split(ir_graph *g) { return cg_rewrite(g, splits, split_node); }

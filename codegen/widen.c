@@ -37,10 +37,4 @@ static ir_ref widen(ir_graph *into, const ir_graph *g, uint32_t node, const ir_r
     return to(into, ir_emit(into, (kb_opcode)n->op, n->n_in, in, n->n_words, ir_words(g, n)), g->types[n->type].dtype);
 }
 
-ir_graph *cg_widen(ir_graph *g)
-{
-    bool any = false;
-    for (int64_t i = 0; g && i < g->n_nodes; i++)
-        any |= widens(g, (uint32_t)i);
-    return any ? cg_rewrite(g, widens, widen) : g;
-}
+ir_graph *cg_widen(ir_graph *g) { return cg_rewrite(g, widens, widen); }
