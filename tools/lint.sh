@@ -110,6 +110,7 @@ layers; verdict "includes keep to the layers" $?
 text; verdict "tabs, trailing blanks, line and file lengths" $?
 marks; verdict "no marks of unfinished work" $?
 calls; verdict "no foreign allocation, processes or exits in the library" $?
+tools/rules-check.sh --places; verdict "rows of tests/rules/rules.txt name lines that are there" $?
 [ ! -e build/libkiln.so ] || { library_symbols; verdict "libkiln.so exports kn_ names only" $?; }
 for plugin in kiln-llvm.so kiln-nvrtc.so; do
     [ ! -e build/$plugin ] || { backend_symbols build/$plugin; verdict "$plugin exports one entry and stands alone" $?; }

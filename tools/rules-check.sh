@@ -1,10 +1,10 @@
 #!/bin/bash
-# rules-check.sh [PATTERN]: whether each rule of the capture contract has a test that fails when the rule is disabled.
+# rules-check.sh [PATTERN | --places]: whether each rule of the capture contract has a test that fails when the rule is disabled.
 #
 # tests/rules/rules.txt has a block a rule: a line of the code that upholds it, what that line becomes without the rule, and the test that must notice. For each the
 # edit is made in a copy of the tree, what depends on it is built again, that one test is run, and the edit is undone; the tree itself is never touched. With a
 # pattern (a regular expression) only the blocks whose rule, file or test it matches. A crash and a timeout count as caught, and are told.
-# The last line is "N rules, N caught, N missed".
+# The last line is "N rules, N caught, N missed". --places only looks whether each row's line still stands in its file, once (make lint does).
 set -euo pipefail
 export KN_CACHE=${KN_CACHE:-0}
 MAKEFLAGS=$(sed -E 's/(^| )--jobserver-auth=[^ ]*//g' <<<"${MAKEFLAGS:-}")
@@ -12,6 +12,8 @@ export MAKEFLAGS
 
 table=tests/rules/rules.txt
 pattern=${1:-}
+places=
+[ "$pattern" != --places ] || { places=1; pattern=; }
 limit=${CASE_TIMEOUT:-30}                       # seconds a test
 jobs=-j$(nproc)
 case " $MAKEFLAGS " in *' -j'*) jobs= ;; esac
@@ -44,6 +46,16 @@ while IFS= read -r line || [ -n "$line" ]; do
 done < "$table"
 block
 [ ${#rules[@]} != 0 ] || { echo "no rule matches '$pattern'"; exit 2; }
+
+if [ "$places" ]; then
+    lost=0
+    for i in "${!rules[@]}"; do
+        FROM=${froms[i]} awk 'BEGIN { RS = "\001" } { for (t = $0; at = index(t, ENVIRON["FROM"]); n++) t = substr(t, at + 1) } END { exit n != 1 }' "${files[i]}" && continue
+        echo "$table: rule ${rules[i]}: its line doesn't stand in ${files[i]} exactly once: ${froms[i]}"
+        lost=1
+    done
+    exit $lost
+fi
 
 # ---- a copy, with what is built already ------------------------------------------------------------------------------------------------
 copy=$(mktemp -d)
