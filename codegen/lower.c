@@ -52,8 +52,8 @@ static int64_t last_cache(void)
     return l3;
 }
 
-/* Does a result go around the caches? Where it fills the last one by half, and from 32 MB on: virtual machines report a whole host's cache. Measured with
- * 16 MB of operands: results of 16 MB that stay in a cache cost 0.75 to 0.87 of streamed ones where the calls follow each other, 1.17 to 1.37 where other work swept it. */
+/* Does a result go around the caches? Where it fills the last one by half, and from 32 MB on: virtual machines report a whole host's cache. Smaller ones may still be
+ * there when the next step or call reads them (bench --alone); streaming them helps only where other work sweeps the caches in between (bench, in turns). */
 static bool is_large(int64_t bytes)
 {
     int64_t l3 = last_cache();
