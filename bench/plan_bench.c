@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { WIDTH = 64, HEADS = 4, TOKENS = 16, MOST = 1 << 21 };
+enum { WIDTH = 64, HEADS = 4, TOKENS = 16, MOST = 1 << 23 };
 
 typedef struct text { char *s; int at, next; } text;
 

@@ -39,6 +39,7 @@ typedef struct cg_fact {
     uint32_t home;              /* the node whose address this value's lies behind: an input, or a fresh result (its own, or its view's base) */
     uint32_t hazard;            /* for ordering: as home, but one node for all inputs of an alias class */
     int32_t sink;               /* the copy in whose place and order the result is written; -1 */
+    int32_t proj;               /* of an operator: its first projection; of a projection: the operator's next one; -1 */
     int32_t first_dep, n_deps;  /* in deps: nodes that must have run */
     int cost;
 } cg_fact;
@@ -54,6 +55,7 @@ typedef struct cg_facts {
     int32_t *next_read;         /* by operand */
     int32_t *reader;            /* by operand: its node */
     uint8_t *output;            /* by node: an output lives in its storage */
+    int32_t *place;             /* fuse.c, by node: where it stands in the set of nodes looked at, if it does */
     bool all_eager, fast /* KN_FAST */;
     int device;                 /* where its values are */
     int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
@@ -120,7 +122,7 @@ bool cg_nest_make(const cg_space *s, const cg_access *accesses, int n, cg_nest *
 /* ---- groups ----------------------------------------------------------------------------------------------------------------------- */
 typedef struct cg_group {
     int32_t *nodes;             /* ascending */
-    int n;
+    int n, number;              /* number: names its kernel; without gaps it would change with what is fused elsewhere */
     int32_t product;            /* fused with this product: works on its rows as they are finished; -1: none */
     int32_t second;             /* with a product: what becomes of its rows is the A of this one, and stays in the cache (chain.c); -1: none */
     int32_t then;               /* with a convolution: its planes go on into this depthwise one's group, which comes next; -1: nowhere (planes.c) */
@@ -154,7 +156,7 @@ kn_status cg_order(cg_facts *f, cg_groups *gs);
 void cg_groups_fini(cg_groups *gs);
 
 /* Does anybody outside the group need what it leaves in the storage of its member's result? (the last write of that storage in the group only) */
-bool cg_is_stored(const cg_facts *f, int32_t group, uint32_t node);
+bool cg_is_stored(const cg_facts *f, const cg_group *members, uint32_t node);
 
 /* ---- lowered kernels ------------------------------------------------------------------------------------------------------------------ */
 typedef struct cg_lowered {
