@@ -70,6 +70,35 @@ static bool collect(builder *b, tr_code c)
     return true;
 }
 
+/* The first input in each storage: open addressing of input + 1. -1: none is in it. */
+typedef struct storages { uint64_t *key; uint32_t *table; uint64_t mask; } storages;
+
+static int first_in(storages *s, uint64_t key, int as /* -1: only looks */)
+{
+    uint64_t at = (key * UINT64_C(0x9e3779b97f4a7c15) >> 20) & s->mask;
+    for (; s->table[at]; at = (at + 1) & s->mask)
+        if (s->key[s->table[at] - 1] == key)
+            return (int)s->table[at] - 1;
+    if (as >= 0)
+        s->table[at] = (uint32_t)as + 1;
+    return as;
+}
+
+static bool storages_init(storages *s, size_t n)
+{
+    size_t size = 16;
+    while (size < 2 * n)
+        size *= 2;
+    *s = (storages){.key = kb_calloc(n, sizeof *s->key), .table = kb_calloc(size, sizeof *s->table), .mask = size - 1};
+    return s->key && s->table;
+}
+
+static void storages_fini(storages *s)
+{
+    kb_free(s->key);
+    kb_free(s->table);
+}
+
 static bool find_aliases(builder *b, tr_event **path, int64_t n)
 {
     tr_variant *v = b->v;
@@ -78,34 +107,33 @@ static bool find_aliases(builder *b, tr_event **path, int64_t n)
     v->input_offset = kb_calloc(k, sizeof *v->input_offset);
     v->input_written = kb_calloc(k, sizeof *v->input_written);
     v->input_dtype = kb_calloc(k, sizeof *v->input_dtype);
-    uint64_t *keys = kb_calloc(k, sizeof *keys);
-    if (!v->input_alias || !v->input_offset || !v->input_written || !v->input_dtype || !keys) {
-        kb_free(keys);
+    storages s;
+    if (!storages_init(&s, k) || !v->input_alias || !v->input_offset || !v->input_written || !v->input_dtype) {
+        storages_fini(&s);
         return false;
     }
     int classes = 0;
     for (int i = 0; i < v->n_inputs; i++) {
         int64_t offset;
-        keys[i] = storage_key(b, v->inputs[i], &offset);
+        s.key[i] = storage_key(b, v->inputs[i], &offset);
         v->input_dtype[i] = layout_at(b, v->inputs[i])->dtype;
         v->input_offset[i] = offset * (int64_t)kb_dtype_bytes(layout_at(b, v->inputs[i])->dtype);
-        for (int j = 0; j < i; j++)
-            if (keys[j] == keys[i]) {
-                if (!v->input_alias[j])
-                    v->input_alias[j] = (uint8_t)++classes;
-                v->input_alias[i] = v->input_alias[j];
-                break;
-            }
+        int first = first_in(&s, s.key[i], i);
+        if (first != i && !v->input_alias[first])
+            v->input_alias[first] = (uint8_t)++classes;
+        v->input_alias[i] = v->input_alias[first];
     }
     for (int64_t e = 0; e < n; e++) {
         int64_t offset;
         if (!path[e]->writes)
             continue;
-        uint64_t key = storage_key(b, path[e]->in[0], &offset);
-        for (int i = 0; i < v->n_inputs; i++)
-            v->input_written[i] |= keys[i] == key;
+        int first = first_in(&s, storage_key(b, path[e]->in[0], &offset), -1);
+        if (first >= 0)
+            v->input_written[first] = true;
     }
-    kb_free(keys);
+    for (int i = 0; i < v->n_inputs; i++)
+        v->input_written[i] = v->input_written[first_in(&s, s.key[i], -1)];
+    storages_fini(&s);
     return classes < 255;
 }
 

@@ -222,6 +222,8 @@ struct tr_frame {
     uint32_t n_slots, n_externs, n_scalars, graph_slot;         /* graph_slot: first slot of the pending graph */
     int64_t cap_slots, cap_externs, cap_scalars, room;         /* room: the least of the three */
     tr_slot *slots;
+    uint32_t *extern_table, extern_table_size, n_tabled;        /* recording: externs by handle, of the call `tabled_in` (record.c) */
+    uint64_t tabled_in;
     bool generic;
     tr_shape *shapes;                           /* by slot; generic frames */
     const kb_layout **extern_layouts;           /* by extern, counted; generic frames: kept from call to call */
