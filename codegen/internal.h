@@ -262,6 +262,7 @@ struct cg_program {
     int max_bufs;
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
     cg_stats stats;
+    double elsewhere_ms;        /* CPU time that other threads spent on it, less what the compiling thread spent on waiting for them */
     char *text;
     _Atomic(uint32_t *) spans;  /* steps, then pieces of steps, as the profiler numbers them; made when first profiled */
     lp_kernel **kernels;        int64_t n_kernels, cap_kernels;     /* interpreted ones */
@@ -287,6 +288,8 @@ bool cg_file_stamp(const char *path, char *stamp, size_t size);    /* "path\nsiz
 /* cache_key.c: the parts of a key. False: there can be no cache. */
 bool cg_cache_identity(kb_text *t);
 void cg_cache_put_kernel(kb_text *t, const lp_kernel *k);
+/* Jobs 0 to n - 1 on all threads, counted in codegen_wall_ms and elsewhere_ms. */
+void cg_run_jobs(cg_program *p, int64_t n, void (*run)(void *arg, int64_t begin, int64_t end, int worker), void *arg);
 kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir);
 void cg_kernel_release(cg_kernel_entry *e);
 bool cg_checking(void);         /* debug builds, KN_CHECK: graphs and kernels are verified on their way */
