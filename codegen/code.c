@@ -346,9 +346,6 @@ kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir)
     jobs j = {kb_alloc((size_t)p->n_steps * sizeof(job)), dump_dir};
     if (!j.v)
         s = kb_error_status();
-    for (int i = 0; i < p->n_steps && s == KN_OK; i++)
-        if (p->steps[i].k)
-            lowered[p->steps[i].group].form = lp_form(lowered[p->steps[i].group].k);
     for (int n = 1; n && s == KN_OK;) {
         n = next_jobs(p, lowered, j.v);
         s = n ? run_all(p, &j, n) : KN_OK;
