@@ -162,3 +162,14 @@ Test(memory, transformers_need_no_more_than_eager) { not_above_all(transformers)
 Test(memory, networks_of_convolutions_need_no_more_than_eager) { not_above_all(vision); }
 Test(memory, digit_models_need_no_more_than_eager) { not_above_all(digits); }
 Test(memory, rows_and_chains_need_no_more_than_eager) { not_above_all(rows); }
+
+/* Operators one by one: what a call needs no longer goes when eager's does. */
+Test(memory, programs_at_rest_need_no_more_than_eager)
+{
+    atomic_store(&tr_trial_handicap_ns, 10000000000);
+    kn_set_threads(1);
+    transformers();
+    vision();
+    rows();
+    atomic_store(&tr_trial_handicap_ns, 0);
+}
