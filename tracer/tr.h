@@ -136,6 +136,7 @@ struct tr_graph {
     _Atomic(int) fallback;                      /* code when it can't be compiled, else 0 */
     _Atomic(uint64_t) runs;
     cg_stats stats;
+    double compile_ms, compile_cpu_ms;          /* of the newest program: by the clock, and CPU time of all threads */
 };
 
 /* ---- entries and modules ------------------------------------------------------------------------------------------------------------------ */
@@ -186,7 +187,7 @@ typedef struct tr_module {
     _Atomic(bool) pure_revoked;
     uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
     uint64_t paths, compiles, recompiles, compile_us, events, plans, plan_us, shared;      /* shared: graphs that found their code */
-    uint64_t kernels_compiled, cache_hits, cache_misses, cache_bytes;
+    uint64_t compile_cpu_us, kernels_compiled, cache_hits, cache_misses, cache_bytes;
 } tr_module;
 
 /* ---- frames --------------------------------------------------------------------------------------------------------------------------------- */
@@ -222,6 +223,8 @@ struct tr_frame {
     uint32_t n_slots, n_externs, n_scalars, graph_slot;         /* graph_slot: first slot of the pending graph */
     int64_t cap_slots, cap_externs, cap_scalars, room;         /* room: the least of the three */
     tr_slot *slots;
+    uint32_t *extern_table, extern_table_size, n_tabled;        /* recording: externs by handle, of the call `tabled_in` (record.c) */
+    uint64_t tabled_in;
     bool generic;
     tr_shape *shapes;                           /* by slot; generic frames */
     const kb_layout **extern_layouts;           /* by extern, counted; generic frames: kept from call to call */
@@ -397,7 +400,8 @@ typedef struct tr_job {
     bool generic, no_backend, found;            /* found: an equal graph has code */
     kn_status status;                           /* of a failure */
     tr_miss *miss;                              /* of its entry */
-    uint64_t begin, ready, end;                 /* of the work: begun, listed, done; end 0: not yet */
+    uint64_t wall_ns, cpu_ns;                   /* of the work, waiting in a list apart; of all threads together */
+    uint64_t share_ns;                          /* of the time that a list took by the clock; 0: all of wall_ns, nothing else went on meanwhile */
     bool skip;                                  /* an equal one stands earlier in the list */
     char error[256];
 } tr_job;
