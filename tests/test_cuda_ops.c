@@ -4,12 +4,6 @@
  * a list that grows is noticed. Skipped without NVRTC. */
 #include "tests/support/on_device.h"
 
-#define DEVICE()                                                                                                                   \
-    KN_SCOPE;                                                                                                                      \
-    use_simulated();                                                                                                               \
-    if (!cg_device_backend_get())                                                                                                  \
-        cr_skip_test("there is no NVRTC on this machine")
-
 /* ---- what is there to work on ----------------------------------------------------------------------------------------------------- */
 enum { X, STRIDED, HALF, DOUBLE, WHOLE, PROBS, CLASSES, ROWS, WEIGHT, PLACES, IMAGE, TIES, N_INPUTS };
 typedef kn_value run_fn(kn_tensor **in);

@@ -89,7 +89,10 @@ char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_la
 
 /* ---- compile.c */
 void *nv_image(const char *source, const char *name, int arch, bool ptx, const char *dump_dir, size_t *bytes, double *ms, char *log, size_t log_size);
-const char *nv_version(void);                           /* "13.0"; NULL after host->fail */
+bool nv_there(void);                                    /* is there an NVRTC? Not opened where its file is seen; false after host->fail */
+const char *nv_version(void);                           /* "13.0", opened for it; NULL after host->fail */
+const char *nv_library(void);                           /* its file, or "" where that isn't known */
+extern const char nv_options[];
 void nv_close(void);
 
 #endif

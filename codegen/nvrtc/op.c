@@ -40,7 +40,7 @@ static bool is_small(const kb_call *c)
             continue;
         for (int d = 0; d < b->layout->rank; d++)
             last += (b->layout->sizes[d] - 1) * b->layout->strides[d];
-        if (b->layout->numel >= INT64_C(1) << 31 || last >= INT64_C(1) << 31)
+        if (b->layout->numel >= OP_INT || last >= OP_INT)
             return false;
     }
     return true;

@@ -4,7 +4,8 @@
 #include "codegen/nvrtc/nv.h"
 #include <string.h>
 
-enum { OP_BLOCK = 256 };
+/* Indices are ints where no offset and no number of elements reaches OP_INT: sums and differences of two, and twice one, are ints then, too. */
+enum { OP_BLOCK = 256, OP_INT = 1 << 30 };
 
 typedef struct op_text {
     nv_text helpers, text, args;        /* what comes before the function; its body; its list of parameters */
