@@ -78,6 +78,8 @@ typedef struct nv_tile {
 } nv_tile;
 void nv_tile_mma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t);
 void nv_tile_ffma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t);
+/* Sets a_wide and b_wide, from which dimensions are dense; up to `most` elements. */
+void nv_tile_widths(nv_tile *t, const kb_gemm *g, int most, bool aligned);
 /* Elements that one copy may take, up to `most`: the operand's dense stride is 1 and everything else a multiple. */
 int nv_copy_width(int64_t dense, int64_t other, const int64_t *batch, int rank, int most, bool aligned);
 extern const char nv_async_helpers[];                   /* asynchronous copies: sm_80 and up */
