@@ -60,35 +60,6 @@ Test(cuda, devices_are_not_mixed)
     close_to(kn_add(on(x), 2.0), kn_add(x, 2.0), "a number is at home everywhere");
 }
 
-Test(cuda, no_driver)
-{
-    KN_SCOPE;
-    kb_env_set(KB_ENV_KN_CUDA_DRIVER, "/nowhere/libcuda.so.1");
-    kn_tensor *x = kn_ones(KN_F32, KN_SHAPE(3)), *d = on(x);
-    cr_assert_eq(kn_tensor_status(d), KN_E_DEVICE);
-    cr_assert(strstr(kn_tensor_error(d), "there is no CUDA driver on this machine"), "%s", kn_tensor_error(d));
-    cr_assert_eq(kn_device_count(), 0);
-    kn_module *m = kn_nn_linear(3, 2);
-    cr_assert_eq(kn_module_to(m, KN_CUDA(0)), KN_E_DEVICE);
-    cr_assert(!kn_failed(kn_call(m, x)));
-    cr_assert_eq(kn_set_default_device(KN_CUDA(0)), KN_E_DEVICE);
-    cr_assert_eq(kn_tensor_device(kn_zeros(KN_F32, KN_SHAPE(2))).kind, 0);
-    kn_module_free(m);
-}
-
-Test(cuda, out_of_memory_says_how_much)
-{
-    KN_SCOPE;
-    setenv("SIMCUDA_MEMORY_MB", "16", 1);
-    sim = use_simulated();
-    kn_tensor *first = on(kn_zeros(KN_F32, KN_SHAPE(1 << 20)));
-    cr_assert(!kn_failed(first), "%s", kn_tensor_error(first));
-    kn_tensor *d = on(kn_zeros(KN_F32, KN_SHAPE(1 << 23)));
-    cr_assert_eq(kn_tensor_status(d), KN_E_MEMORY);
-    cr_assert(strstr(kn_tensor_error(d), "cuda:0 is out of memory: 33554432 bytes were asked for, "), "%s", kn_tensor_error(d));
-    cr_assert(!kn_failed(on(kn_ones(KN_F32, KN_SHAPE(100)))), "smaller ones still fit");
-}
-
 Test(cuda, default_device)
 {
     KN_SCOPE;

@@ -118,6 +118,33 @@ Test(cuda_text, wide_indices_compute_the_same)
     }
 }
 
+/* ---- who shares a row ------------------------------------------------------------------------------------------------------------------------------ */
+/* By its length alone: a warp to 512 elements, eight rows a block, then a block of as many threads as pay. Softmax and norms are one text each. */
+Test(cuda_text, rows_are_shared_by_their_length)
+{
+    NVRTC();
+    static const struct { int length, threads; bool warp; } cases[] = {
+        {1, 32, true}, {32, 32, true}, {512, 32, true}, {513, 128, false}, {2048, 128, false}, {2049, 256, false}, {4096, 256, false}, {8192, 512, false}, {8193, 1024, false},
+        {100000, 1024, false}};
+    static const char *const graphs[] = {
+        "graph (%%0: f32[40, %d] on cuda:0) { %%1 = softmax(%%0) dim=1 return %%1 }",
+        "graph (%%0: f16[40, %d] on cuda:0) { %%1 = log_softmax(%%0) dim=1 return %%1 }",
+        "graph (%%0: f32[40, %1$d] on cuda:0, %%1: f32[%1$d] on cuda:0, %%2: f32[%1$d] on cuda:0) { %%3 = layer_norm(%%0, %%1, %%2, 1e-5) normalized_shape=[%1$d] return %%3 }"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int k = 0; k < 3; k++) {
+            char graph[512], bounds[64];
+            cuda_sources s;
+            snprintf(graph, sizeof graph, graphs[k], cases[i].length);
+            sources_of(graph, true, &s);
+            const cg_launch *l = &s.v[0].launch;
+            cr_expect(l->threads_x == cases[i].threads && l->threads_y == (cases[i].warp ? 8 : 1), "%s: %d x %d threads", graph, l->threads_x, l->threads_y);
+            cr_expect(strstr(s.v[0].text, cases[i].warp ? ": a warp a row" : ": a block a row"), "%s", graph);
+            snprintf(bounds, sizeof bounds, "extern \"C\" __global__ void __launch_bounds__(%d) ", l->threads_x * l->threads_y);
+            cr_expect(strstr(s.v[0].text, bounds), "%s: no %s", graph, bounds);
+            cuda_sources_free(&s);
+        }
+}
+
 /* ---- sizes are parameters ---------------------------------------------------------------------------------------------------------------------- */
 /* One module and one loaded image a kernel serve every batch size, eager and compiled: the driver is asked for no other. */
 Test(cuda_text, one_image_serves_every_size)
@@ -174,6 +201,7 @@ static int look_at_dump(const char *folder)
         strcpy(path + strlen(path) - 2, "ptx");
         text = read_text(path);
         cr_expect_eq(count_of(text, ".entry"), 1, "%s", path);
+        cr_expect(count_of(text, "atom.") == 0 && count_of(text, "red.global") == 0, "%s has atomics", path);
         free(text);
         n++;
     }
@@ -182,21 +210,39 @@ static int look_at_dump(const char *folder)
     return n > most ? n : most;
 }
 
-/* Two products of one name with other epilogues, and one whose text has had code since it ran eagerly */
-Test(cuda_text, a_dump_has_a_file_a_kernel)
+static int dump_of(kn_module *m, kn_tensor *x, kn_tensor *y)
 {
-    DEVICE();
     char folder[] = "/tmp/kiln-cuda-dump-XXXXXX", command[256];
     cr_assert_not_null(mkdtemp(folder));
     kb_env_set(KB_ENV_KN_DUMP_DIR, folder);
-    kn_module *m = kn_nn_sequential(kn_nn_linear(40, 40), kn_nn_gelu(), kn_nn_linear(40, 40), kn_nn_tanh(), kn_nn_linear(40, 40)), *fast = kn_compile(m);
+    kn_module *fast = kn_compile(m);
     cr_assert_eq(kn_module_to(m, KN_CUDA(0)), KN_OK);
-    for (int i = 0; i < 2; i++)
-        cr_assert(!kn_failed(kn_call(fast, on(kn_randn(KN_F32, KN_SHAPE(20, 40))))));
-    int files = look_at_dump(folder);
-    cr_expect(files == 3 && tr_module_of(fast)->graphs[0]->stats.kernels == 3, "%d files, %d kernels", files, tr_module_of(fast)->graphs[0]->stats.kernels);
+    for (int i = 0; i < 2; i++) {
+        kn_tensor *got = y ? kn_call(fast, x, y) : kn_call(fast, x), *want = y ? kn_call(m, x, y) : kn_call(m, x);
+        cr_assert(!kn_failed(got), "%s", kn_tensor_error(got));
+        cr_expect(kn_allclose(got, want, 1e-5, 1e-6));
+    }
+    int files = look_at_dump(folder), kernels = tr_module_of(fast)->graphs[0]->stats.kernels;
+    cr_expect_eq(files, kernels, "%d files, %d kernels", files, kernels);
     kn_module_free(fast);
     kn_module_free(m);
     snprintf(command, sizeof command, "rm -r %s", folder);
     cr_assert_eq(system(command), 0);
+    return kernels;
+}
+
+/* Two products of one name with other epilogues, and one whose text has had code since it ran eagerly */
+Test(cuda_text, a_dump_has_a_file_a_kernel)
+{
+    DEVICE();
+    kn_module *m = kn_nn_sequential(kn_nn_linear(40, 40), kn_nn_gelu(), kn_nn_linear(40, 40), kn_nn_tanh(), kn_nn_linear(40, 40));
+    cr_expect_eq(dump_of(m, on(kn_randn(KN_F32, KN_SHAPE(20, 40))), NULL), 3);
+}
+
+/* A long row that is reduced to one number is two kernels, chunks and their totals, and needs no atomics: the same bits at every call. */
+Test(cuda_text, long_rows_are_split_in_two_kernels)
+{
+    DEVICE();
+    kn_tensor *x = on(kn_randn(KN_F32, KN_SHAPE(512, 512))), *y = on(kn_randn(KN_F32, KN_SHAPE(512, 512)));
+    cr_expect_eq(dump_of(kn_nn_mse_loss(), x, y), 2);
 }
