@@ -26,6 +26,7 @@ typedef struct cg_launch {
     int workers;                /* rows that a block works on at once: scratch rows it needs */
     int vector;                 /* elements of the widest access */
     bool checks;                /* an operator that may find a value out of range */
+    bool zeroed;                /* its results are zeros before it starts */
     int shared;                 /* bytes of dynamic shared memory */
     int n_params;
     int64_t param[CG_MAX_PARAMS];

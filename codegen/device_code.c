@@ -269,6 +269,16 @@ static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool ali
     return source ? entry_of(source, launch, p->device, dump_dir, ms) : NULL;
 }
 
+bool cg_device_form_of(int device, const kb_call *call, cg_device_form *f)
+{
+    const kb_cuda *c = kb_cuda_get(device);
+    const cg_device_backend *b = c ? cg_device_backend_get() : NULL;
+    char *source = b ? b->op(call, c->arch, c->multiprocessors, false, &f->launch) : NULL;
+    double ms;
+    f->entry = source ? entry_of(source, &f->launch, device, NULL, &ms) : NULL;
+    return f->entry != NULL;
+}
+
 /* One pass along the row, nothing reduced, nothing stored once a row. */
 static bool works_on_elements(const lp_kernel *k)
 {

@@ -1,4 +1,4 @@
-/* op.h: what the files share that write operators' own kernels: op.c, attention.c, window.c, fold.c, place.c, order.c, random.c. */
+/* op.h: what the files share that write operators' own kernels: op.c, attention.c, window.c, fold.c, place.c, order.c, random.c, select.c. */
 #ifndef NV_OP_H
 #define NV_OP_H
 #include "codegen/nvrtc/nv.h"
@@ -55,5 +55,9 @@ bool op_cumulate(op_text *o);
 bool op_running_best(op_text *o);
 bool op_sort(op_text *o);
 bool op_topk(op_text *o);
+bool op_nonzero(op_text *o);
+bool op_masked_select(op_text *o);
+bool op_bincount(op_text *o);
+bool op_multinomial(op_text *o);
 
 #endif
