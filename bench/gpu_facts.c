@@ -13,6 +13,7 @@
 #include "base/env.h"
 #include "bench/support/cases.h"
 #include "tests/support/cuda_sources.h"
+#include "tests/support/program.h"
 #include "tracer/tr.h"
 #include <dirent.h>
 #include <stdio.h>
@@ -207,33 +208,23 @@ static void run_case(const bench_case *c)
     kn_module_free(m);
 }
 
-/* The simulated device and the code generators lie beside the folder of this program. */
+/* The simulated device lies beside the code generators. */
 static void find_parts(void)
 {
     char path[4096], driver[4200], text[16];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    for (int up = 0; up < 2 && n > 0; up++)
-        while (n > 0 && path[--n] != '/') {}
-    path[n > 0 ? n : 0] = 0;
-    snprintf(driver, sizeof driver, "%s/tests/libsimcuda.so", path);
+    snprintf(driver, sizeof driver, "%s/tests/libsimcuda.so", build_folder(path));
     snprintf(text, sizeof text, "%d", options.arch);
-    setenv("KN_BACKEND_DIR", path, 0);
+    find_backend();
     setenv("KN_CUDA_DRIVER", driver, 0);
     setenv("SIMCUDA_CC", text, 1);
 }
 
+static const program_option known[] = {{"--arch", .integer = &options.arch}, {"--spills", .integer = &options.spills}, {NULL}};
+
 int main(int argc, char **argv)
 {
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--arch") == 0 && i + 1 < argc)
-            options.arch = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--spills") == 0 && i + 1 < argc)
-            options.spills = atoi(argv[++i]);
-        else if (argv[i][0] != '-')
-            options.pattern = argv[i];
-        else
-            return fprintf(stderr, "usage: gpu_facts [--arch 90] [--spills N] [PATTERN]\n"), 2;
-    }
+    if (!read_options(argc, argv, known, &options.pattern))
+        return fprintf(stderr, "usage: gpu_facts [--arch 90] [--spills N] [PATTERN]\n"), 2;
     find_parts();
     if (!cg_device_backend_get() || kb_device_open(1) != KN_OK)
         return printf("skipped: %s\n", kn_last_error()), 0;

@@ -17,13 +17,13 @@
 #include "ir/ir.h"
 #include "runtime/rt.h"
 #include "tests/support/cuda_sources.h"
+#include "tests/support/program.h"
 #include "tracer/tr.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_IN = 8, MAX_ATTRS = 16, MAX_ITEMS = 64, MAX_OUT = KB_MAX_OUT };
 
@@ -509,40 +509,34 @@ static int run_file(json_t *cases, kn_store *store, const char *filter, bool ver
     return failed || passed + skipped == 0 || n_spilling > MOST_SPILLING;     /* a run of nothing proves nothing */
 }
 
-/* Run by hand: the code generator lies beside the folder of this program. */
-static void find_backend(void)
+static bool take_device(const char *text)
 {
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    for (int up = 0; up < 2 && n > 0; up++)
-        while (n > 0 && path[--n] != '/') {}
-    path[n > 0 ? n : 0] = 0;
-    if (*path)
-        setenv("KN_BACKEND_DIR", path, 0);
+    int d = kb_device_parse(text, strlen(text));
+    device = d > 0 ? KN_CUDA(d - 1) : KN_CPU;
+    return d >= 0;
 }
+
+static bool take_archs(const char *text)
+{
+    for (char *end; *text && n_archs < MAX_ARCHS; text = end + (*end == ',')) {
+        archs[n_archs] = (int)strtol(text, &end, 10);
+        if (end == text || archs[n_archs++] <= 0)
+            return false;
+    }
+    return n_archs > 0;
+}
+
+static bool take_part(const char *text) { return sscanf(text, "%d/%d", &part, &parts) == 2 && part >= 1 && parts >= part; }
 
 int main(int argc, char **argv)
 {
     find_backend();
     const char *file = "tests/golden/ops.json", *filter = NULL;
     bool verbose = false;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--verbose") == 0)
-            verbose = true;
-        else if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc)
-            filter = argv[++i];
-        else if (strcmp(argv[i], "--part") == 0 && i + 1 < argc && sscanf(argv[i + 1], "%d/%d", &part, &parts) == 2 && part >= 1 && parts >= part)
-            i++;
-        else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc && kb_device_parse(argv[i + 1], strlen(argv[i + 1])) >= 0)
-            device = kb_device_parse(argv[i + 1], strlen(argv[i + 1])) ? KN_CUDA(kb_device_parse(argv[i + 1], strlen(argv[i + 1])) - 1) : KN_CPU, i++;
-        else if (strcmp(argv[i], "--sources") == 0 && i + 1 < argc)
-            for (char *at = argv[++i]; *at && n_archs < MAX_ARCHS; at += *at == ',')
-                archs[n_archs++] = (int)strtol(at, &at, 10);
-        else if (argv[i][0] != '-')
-            file = argv[i];
-        else
-            return fprintf(stderr, "usage: conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90] [--part 1/4]\n"), 2;
-    }
+    const program_option known[] = {{"--verbose", .flag = &verbose}, {"--filter", .text = &filter}, {"--device", .takes = take_device}, {"--sources", .takes = take_archs},
+                                    {"--part", .takes = take_part}, {NULL}};
+    if (!read_options(argc, argv, known, &file))
+        return fprintf(stderr, "usage: conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90] [--part 1/4]\n"), 2;
     if (device.kind && kn_set_default_device(device) != KN_OK)
         return fprintf(stderr, "%s\n", kn_last_error()), 2;
     if (n_archs && !cg_device_backend_get())

@@ -12,7 +12,7 @@
  * by first use. Numbers passed as operands are SCALARS, numbered along the path. A view's values are its root's: a fresh slot's storage or an extern's.
  *
  * Nothing executes before the event that ends its graph has matched. When nothing matches, the call goes on as a recording (tr_diverge): the graph's matched
- * ops are run by the op interpreter (exec.c), writes included, so that the call stands where an eager one would.
+ * ops are run by the op interpreter (by_ops.c), writes included, so that the call stands where an eager one would.
  */
 #ifndef TR_H
 #define TR_H
@@ -310,20 +310,27 @@ bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
 /* ---- exec.c -------------------------------------------------------------------------------------------------------------------------------------- */
 /* Runs the pending graph, which `end` ends. Every alive handle it must fill is REAL (or ERROR) after it; others stay PENDING. KN_OK unless an op failed. */
 kn_status tr_run_graph(tr_frame *f, tr_event *end);
-/* Runs the ops of the pending graph up to f->at by the op interpreter and fills every alive handle. */
-kn_status tr_run_ops(tr_frame *f);
-void tr_run_ahead(tr_frame *f);                 /* the same, and the call stays on its path: the graph's end runs the rest */
 /* A placeholder of an earlier graph that kept it from being output: its slice is computed again. */
 kn_status tr_recompute(tr_frame *f, kn_tensor *t);
 bool tr_slot_alive(const tr_frame *f, uint32_t slot);   /* its handle is still there (PENDING or REAL) */
+bool tr_slot_pending(const tr_frame *f, uint32_t slot); /* it is there and has no values yet */
+kn_status tr_need_slot(tr_frame *f, uint32_t slot);     /* its root has values after it, computed where an earlier graph dropped them */
+void tr_fill_range(tr_frame *f, uint32_t from, uint32_t to);    /* the alive handles of these slots, as far as there are values */
 /* Where an operand is. storage NULL: it has no values yet. */
 rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_layout **layout);
-kn_status tr_compute_slot(tr_frame *f, uint32_t want);  /* root slot `want` from what is there */
 void tr_fill_leftovers(tr_frame *f);            /* all of them, before a write could change what they read */
 bool tr_is_written(const tr_frame *f, const rt_storage *s);
+
+/* ---- by_ops.c --------------------------------------------------------------------------------------------------------------------------------- */
+/* Runs the ops of the pending graph up to f->at, or to `last`, and fills every alive handle. KN_OK unless an op failed. */
+kn_status tr_run_ops(tr_frame *f);
+kn_status tr_run_ops_to(tr_frame *f, tr_event *last);
+void tr_run_ahead(tr_frame *f);                 /* the same, and the call stays on its path: the graph's end runs the rest */
+kn_status tr_compute_slot(tr_frame *f, uint32_t want);  /* root slot `want` from what is there */
 const char *tr_error_of(const tr_frame *f, tr_code c); /* why the operand has no values; NULL: it has, or will have */
 extern char tr_no_memory[];                     /* the sentence of a failure for whose own there was no memory */
 static inline void tr_free_text(char *text) { if (text != tr_no_memory) kb_free(text); }
+char *tr_keep_text(const char *text);           /* a copy, or tr_no_memory */
 
 /* ---- check.c: KN_CHECK ----------------------------------------------------------------------------------------------------------------------------- */
 static inline bool tr_check_now(const tr_frame *f, const tr_graph *g)

@@ -1,5 +1,5 @@
 /* op.c: operators with kernels of their own: embedding, index_select, gather, cat, stack, triangles, arange; attention.c, window.c,
- * fold.c, place.c, order.c and random.c have more.
+ * fold.c, place.c, order.c, random.c and select.c have more.
  *
  * Parameters are the operands and results in order (of a number its 8 bytes in the pointer's place), a pointer to an int that is set where a value is out of
  * range, for operators that check, then cg_launch.param. Sizes and strides are parameters, dtypes and ranks are in the text. What isn't known here gives no text:
@@ -40,7 +40,7 @@ static bool is_small(const kb_call *c)
             continue;
         for (int d = 0; d < b->layout->rank; d++)
             last += (b->layout->sizes[d] - 1) * b->layout->strides[d];
-        if (b->layout->numel >= INT64_C(1) << 31 || last >= INT64_C(1) << 31)
+        if (b->layout->numel >= OP_INT || last >= OP_INT)
             return false;
     }
     return true;
@@ -80,7 +80,7 @@ void op_each(op_text *o, int64_t all)
     const char *u = strcmp(o->index, "int") ? "unsigned long long" : "unsigned";
     op_integer(o, "all", all);
     nv_put(&o->text, "    for (%s t = blockIdx.x * (%s)%d + threadIdx.x; t < all; t += gridDim.x * (%s)%d) {\n", u, u, BLOCK, u, BLOCK);
-    o->l->blocks = (all + BLOCK - 1) / BLOCK;
+    o->l->blocks = all ? (all + BLOCK - 1) / BLOCK : 1;        /* a grid has a block at least */
     if (o->l->blocks > MAX_BLOCKS)
         o->l->blocks = MAX_BLOCKS;
     o->l->threads_x = BLOCK;
@@ -273,6 +273,10 @@ static bool write_op(op_text *o)
     case OP_randint: return op_randint(o);
     case OP_bernoulli: return op_bernoulli(o);
     case OP_dropout: return op_dropout(o);
+    case OP_multinomial: return op_multinomial(o);
+    case OP_nonzero: return op_nonzero(o);
+    case OP_masked_select: return op_masked_select(o);
+    case OP_bincount: return op_bincount(o);
     case OP_conv1d: return op_conv(o, 1, false);
     case OP_conv2d: return op_conv(o, 2, false);
     case OP_conv_transpose1d: return op_conv(o, 1, true);
