@@ -164,6 +164,17 @@ Test(gemm, small_shapes_all_layouts)
                         check(ms[i], ns[j], ks[l], (layout)(lay / LAYOUTS), (layout)(lay % LAYOUTS), bias++ % 4);
 }
 
+/* Number by number (gemm.c: outputs): each way to have eight outputs or fewer, through several blocks of k, in every layout */
+Test(gemm, few_outputs)
+{
+    static const int64_t ks[] = {1, 3, 255, 256, 257, 700};
+    for (int64_t m = 1; m <= 9; m++)
+        for (int64_t n = 1; n <= 9 && m * n <= 9; n++)
+            for (size_t k = 0; k < sizeof ks / sizeof *ks; k++)
+                for (int lay = 0; lay < LAYOUTS * LAYOUTS; lay += ks[k] > 100 ? 3 : 1)
+                    check(m, n, ks[k], (layout)(lay / LAYOUTS), (layout)(lay % LAYOUTS), lay % 4);
+}
+
 Test(gemm, every_tile_height)
 {
     for (int64_t m = 1; m <= 31; m++) {

@@ -4,6 +4,7 @@
  * of an output's additions. Threads get rectangles of their own and pack for themselves: no barrier inside a product.
  *
  *   tiny         one block of k, straight to the tiles
+ *   outputs      eight at most, number by number: their chains are what takes the time
  *   product_nt   few rows, B's columns contiguous (weights [N, K]): 16 x 4 pieces of B are transposed in registers, nothing is packed
  *   tiles        C in tiles of up to `rows` x 16, 32 or 64. A packed as [k][rows of the tile], or read in place (few rows); B packed by
  *                the caller, packed here, or read in place where it is contiguous in n and small or used few times
@@ -330,7 +331,7 @@ static bool run_part(const part *p)
         return true;
     }
     if (!p->prepacked && p->b_k == 1 && (p->m <= kernels->rows_nt || (p->m <= 2 * kernels->rows_nt && p->k * p->n <= TINY_B))) {
-        kb_rows r = {p->a, p->a_row, p->a_k, p->b, p->b_n, p->c, p->ldc, by_tiles(p) ? p->bias : NULL, 0, p->n, p->k};
+        kb_rows r = {p->a, p->a_row, p->a_k, p->b, p->b_n, 1, p->c, p->ldc, by_tiles(p) ? p->bias : NULL, 0, p->n, p->k};
         for (int64_t left = p->m; left > 0; left -= r.rows) {
             r.rows = min(left, kernels->rows_nt);
             kernels->product_nt(&r);
@@ -467,10 +468,15 @@ static void turn(part *p)
 static bool run_tiny(const kb_gemm *g, const kb_gemm_kernels *kernels)
 {
     bool contiguous = !g->packed && g->b_row == 1 && g->n > 1;
-    if (g->k == 0 || g->k > BLOCK || g->m * g->n * g->k > TINY_WORK || g->batch_rank || g->finish || (g->bias && (g->bias_row != 0 || g->bias_col != 1)))
+    if (g->k == 0 || g->batch_rank || g->finish || (g->bias && (g->bias_row != 0 || g->bias_col != 1)))
+        return false;
+    if (g->m * g->n <= KB_GEMM_FEW && !g->packed
+        && kernels->outputs(&(kb_rows){g->a, g->a_row, g->a_col, g->b, g->b_col, g->b_row, g->c, g->ldc, g->bias, g->m, g->n, g->k}))
+        return true;
+    if (g->k > BLOCK || g->m * g->n * g->k > TINY_WORK)
         return false;
     if (contiguous && g->m <= kernels->rows_nt) {
-        kernels->product_nt(&(kb_rows){g->a, g->a_row, g->a_col, g->b, g->b_col, g->c, g->ldc, g->bias, g->m, g->n, g->k});
+        kernels->product_nt(&(kb_rows){g->a, g->a_row, g->a_col, g->b, g->b_col, 1, g->c, g->ldc, g->bias, g->m, g->n, g->k});
         return true;
     }
     if (!(g->packed || g->b_col == 1) || (g->m > kernels->rows_strided && g->n > A_IN_PLACE_COLS))

@@ -6,6 +6,7 @@
 #ifndef KB_GEMM_KERNELS_H
 #define KB_GEMM_KERNELS_H
 #include "base/isa.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct kb_tile {
@@ -26,18 +27,19 @@ typedef struct kb_tile {
     int exact; /* columns beyond `cols` of B must not be read; then cols <= 16 */
 } kb_tile;
 
-/* A product with few rows and B's columns contiguous in k, straight from memory. */
+/* A product with few rows, straight from memory: of product_nt B's columns are contiguous in k. */
 typedef struct kb_rows {
     const float *a;
     int64_t a_row, a_k;
     const float *b;
-    int64_t b_n; /* from one column to the next */
+    int64_t b_n, b_k; /* from one column to the next; from one step of k to the next */
     float *c;
     int64_t ldc;
     const float *bias; /* over columns; or NULL */
     int64_t rows, n, k; /* rows <= rows_nt */
 } kb_rows;
 
+enum { KB_GEMM_FEW = 8 };
 typedef struct kb_gemm_kernels {
     int rows;         /* most rows of a packed tile */
     int rows_strided; /* of a strided one */
@@ -47,6 +49,7 @@ typedef struct kb_gemm_kernels {
     void (*tile_packed)(const kb_tile *t);
     void (*tile_strided)(const kb_tile *t);
     void (*product_nt)(const kb_rows *r);
+    bool (*outputs)(const kb_rows *r); /* KB_GEMM_FEW outputs at most, with any strides, number by number; false: more, or it doesn't pay */
     /* dst[k * step + r] = src[r * row + k] for r < rows <= 16. Writes 16 floats a step, zeros or rows repeated beyond `rows`, in
      * ascending order: with step < 16 the next step overwrites them, and the last needs room. */
     void (*pack_rows)(float *dst, int64_t step, const float *src, int64_t row, int rows, int64_t k);

@@ -9,6 +9,7 @@
  * and an odd-rounded 53-bit sum rounds to the right 24 bits (Boldo and Melquiond, "When double rounding is odd").
  */
 #include "runtime/kernels/gemm_kernels.h"
+#include <stdbool.h>
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
@@ -423,6 +424,45 @@ INLINE void columns_nt(const kb_rows *r, int64_t n, int rows, int panels)
     }
 EACH_ROWS_NT(NT, 0)
 
+/* Few outputs leave a vector's lanes empty: numbers one by one, their chains side by side. Each step of k waits for the one before it, whatever is done. */
+#if defined(__FMA__)
+enum { FEW = KB_GEMM_FEW };
+INLINE void outputs_nt(const kb_rows *r, int rows, int cols)
+{
+    float total[FEW] = {0};
+    for (int64_t at = 0; at < r->k; at += BLOCK) {
+        int64_t end = r->k - at < BLOCK ? r->k : at + BLOCK;
+        float acc[FEW] = {0};
+        for (int64_t k = at; k < end; k++)
+            UNROLL for (int i = 0; i < rows; i++)
+                UNROLL for (int j = 0; j < cols; j++)
+                    acc[i * cols + j] = __builtin_fmaf(r->a[i * r->a_row + k * r->a_k], r->b[j * r->b_n + k * r->b_k], acc[i * cols + j]);
+        UNROLL for (int i = 0; i < rows * cols; i++)
+            total[i] = at ? total[i] + acc[i] : acc[i];
+    }
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int j = 0; j < cols; j++)
+            r->c[i * r->ldc + j] = r->bias ? total[i * cols + j] + r->bias[j] : total[i * cols + j];
+}
+
+#define EACH_FEW(X) X(1, 1) X(1, 2) X(1, 3) X(1, 4) X(1, 5) X(1, 6) X(1, 7) X(1, 8) X(2, 1) X(2, 2) X(2, 3) X(2, 4) X(3, 1) X(3, 2) X(4, 1) X(4, 2) \
+    X(5, 1) X(6, 1) X(7, 1) X(8, 1)
+#define OUTPUTS(rows, cols) static void outputs_##rows##_##cols(const kb_rows *r) { outputs_nt(r, rows, cols); }
+EACH_FEW(OUTPUTS)
+#define IN_OUTPUTS(rows, cols) [(rows) - 1][(cols) - 1] = outputs_##rows##_##cols,
+static void (*const few_outputs[FEW][FEW])(const kb_rows *) = {EACH_FEW(IN_OUTPUTS)};
+
+static bool outputs(const kb_rows *r)
+{
+    if (r->rows > FEW || r->n > FEW || !few_outputs[r->rows - 1][r->n - 1])
+        return false;
+    few_outputs[r->rows - 1][r->n - 1](r);
+    return true;
+}
+#else
+static bool outputs(const kb_rows *r) { return (void)r, false; }        /* no FMA instruction: one number costs as much as a vector */
+#endif
+
 static void product_nt(const kb_rows *r)
 {
 #define IN_NT(rows, p) nt_##rows,
@@ -441,6 +481,7 @@ static const kb_gemm_kernels kernels = {
     .tile_packed = tile_packed,
     .tile_strided = tile_strided,
     .product_nt = product_nt,
+    .outputs = outputs,
     .pack_rows = pack_rows,
 };
 
