@@ -45,6 +45,10 @@ typedef struct kk_conv_kernels {
 
 KB_ISA_DECLARE(const kk_conv_kernels *, kk_conv_kernels_of, (void));
 
+/* Columns of an output row of pooling, all of whose taps lie inside: `rows` rows `row` floats apart, of each `taps` taps `tap` floats apart. */
+typedef struct kk_pool { int64_t rows, row, taps, tap; int stride /* 1 or 2 */; bool max /* else the sum, divided by count */; float count; } kk_pool;
+KB_ISA_DECLARE(void, kk_pool_row, (const kk_pool *p, const float *from, float *out, int64_t n));
+
 /* A tile of a direct convolution: some output places by up to `cols` output channels over one block of k. */
 enum { KK_DIRECT_COLS = 32 };
 typedef struct kk_spots {
