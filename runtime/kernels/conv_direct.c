@@ -1,9 +1,11 @@
 /* conv_direct.c: f32 convolutions over the image as it lies: each tap is read where it is, with no panel of taps between (isa/direct_isa.c).
  *
  * Output places are rows of a product, channels its columns, weights its panels. What tells one step of k from another is an offset into the image, the same for
- * every place: a table of k offsets serves all kernel sizes, dilations and channels. Only padding needs a copy: a band of input rows with its
- * zeros, all channels, for L2. Tiles are made of places of one output row, or of two short ones; a few tiles go through the whole of k, one block after
- * the other, and are then transposed into y.
+ * every place: a table of k offsets serves all kernel sizes, dilations and channels. Tiles are made of places of one output row, or of two short ones; a few
+ * tiles go through the whole of k, one block after the other, and are then transposed into y.
+ *
+ * Where there is padding, or taps are read more than once, what the tiles of a band of rows read is copied, zeros included, for L2: [tile][input row][channel]
+ * [a tile's inputs], whole cache lines, in the order in which k meets them.
  *
  * A piece of y is computed by one thread, so that no split changes the order of an output's additions (gemm.h). Not for transposed convolutions. */
 #include "runtime/kernels/conv.h"
@@ -19,9 +21,9 @@ enum {
     GROUP = 8,                  /* tiles that go through k together: results of 14 KiB */
     MOST_PLACES = 16,           /* of a tile, on any instruction set */
     MOST_BAND = 100 * 1024,     /* floats of a band of the image, for L2 */
-    LINE = 16, SLACK = 16,      /* floats */
     LEAST_WIDTH = 4,
-    LEAST_K = 128,
+    MOST_SKIP = 2,
+    LEAST_K = 64,
     MOST_FEW = 256              /* places */
 };
 #define PARALLEL_NS 8000.0
@@ -34,9 +36,9 @@ typedef struct job {
     double rate;
     kk_weights weights;
     int64_t k, places, rows, width;             /* of y: as one row where all places lie as they are needed, and rows are short */
-    int64_t stride[2];
-    bool padded;                                /* bands are copies */
-    int64_t pitch, plane;                       /* of what is read: of x, or of a band */
+    int64_t skip[2], stride[2];                 /* what a copy leaves out; of what is read */
+    bool copied;                                /* else x is read in place */
+    int64_t row, channel, tile;                 /* from one to the next in what is read; tile: of a copy */
     int64_t band;                               /* output rows; of a single one, places */
     int64_t together;                           /* rows of a tile */
     int32_t *offset;
@@ -56,20 +58,25 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* Inputs that n outputs need in dimension d. */
 static int64_t reach(const job *j, int d, int64_t n) { return (n - 1) * j->stride[d] + (j->c->kernel[d] - 1) * j->c->dilation[d] + 1; }
 
-/* An odd number of lines from plane to plane, so that they don't share places in L1. */
-static int64_t plane_of(int64_t height, int64_t pitch) { return (ceil_div(height * pitch, LINE) | 1) * LINE; }
+static kk_split tiles_of(const job *j, const piece *p) { return kk_split_rows(p->x1 - p->x0, j->kernels->places); }
 
 static void copy_band(const job *j, const piece *p, float *to)
 {
     const kb_conv *c = j->c;
-    int64_t height = reach(j, 0, p->y1 - p->y0), y = p->y0 * j->stride[0] - c->padding[0], x = p->x0 * j->stride[1] - c->padding[1];
-    kk_take t = {.pitch = j->pitch, .distance = c->in[1], .step = 1, .top = max(0, min(-y, height))};
-    t.rows = max(0, min(c->in[0] - y, height) - t.top);
-    t.bottom = height - t.top - t.rows;
-    t.first = max(0, min(-x, t.pitch));
-    t.last = max(t.first, min(c->in[1] - x, t.pitch));
-    for (int64_t i = 0; i < c->cin; i++, to += j->plane)
-        j->copies->take_rows(&t, to, p->x + i * c->in[0] * c->in[1] + (y + t.top) * c->in[1] + x);
+    int64_t height = reach(j, 0, p->y1 - p->y0), y = p->y0 * c->stride[0] - c->padding[0], skip = j->skip[1];
+    kk_split s = tiles_of(j, p);
+    for (int64_t i = 0; i < s.tiles; i++) {
+        int64_t x = (p->x0 + kk_row_of(&s, i)) * c->stride[1] - c->padding[1];
+        kk_take t = {.pitch = j->channel, .distance = c->in[0] * c->in[1], .step = skip, .first = max(0, min((skip - 1 - x) / skip, j->channel))};
+        t.last = max(t.first, min((c->in[1] - x + skip - 1) / skip, t.pitch));
+        for (int64_t r = 0; r < height; r++) {
+            int64_t row = y + r * j->skip[0];
+            bool inside = row >= 0 && row < c->in[0];
+            t.rows = inside ? c->cin : 0;
+            t.top = c->cin - t.rows;
+            j->copies->take_rows(&t, to + i * j->tile + r * j->row, p->x + (inside ? row : 0) * c->in[1] + x);
+        }
+    }
 }
 
 /* ---- tiles -------------------------------------------------------------------------------------------------------------------------------- */
@@ -78,7 +85,7 @@ typedef struct group { int n; int64_t at, places; struct { const float *x[2]; in
 /* Tiles [first, first + n) of a band of `rows` whose first place reads from x; s: of a row. */
 static void make_group(const job *j, group *g, const float *x, int64_t rows, const kk_split *s, int64_t first, int64_t n)
 {
-    int64_t down = j->stride[0] * j->pitch, across = j->stride[1];
+    int64_t down = j->stride[0] * j->row, across = j->stride[1];
     g->n = (int)n;
     g->at = first / s->tiles * j->together * j->width + kk_row_of(s, first % s->tiles);
     g->places = 0;
@@ -87,7 +94,7 @@ static void make_group(const job *j, group *g, const float *x, int64_t rows, con
         bool both = j->together == 2 && y + 1 < rows;
         int64_t width = s->rows + (t < s->higher), m = both ? 2 * width : width;
         g->tile[i].places = (int)m;
-        g->tile[i].x[0] = x + y * down + at * across;
+        g->tile[i].x[0] = x + y * down + (j->copied ? t * j->tile : at * across);
         g->tile[i].x[1] = both ? g->tile[i].x[0] + down : g->tile[i].x[0] + (m + 1) / 2 * across;
         g->places += m;
     }
@@ -129,7 +136,7 @@ static void finish(const job *j, const piece *p, int64_t o0, int64_t o1)
 static void run_band(const job *j, const piece *p, const float *x, float *out)
 {
     int64_t rows = p->y1 - p->y0, start = p->y0 * j->width + p->x0;
-    kk_split tiles = kk_split_rows(p->x1 - p->x0, j->kernels->places), groups = kk_split_rows(ceil_div(rows, j->together) * tiles.tiles, GROUP);
+    kk_split tiles = tiles_of(j, p), groups = kk_split_rows(ceil_div(rows, j->together) * tiles.tiles, GROUP);
     bool whole = rows == j->rows && p->x1 - p->x0 == j->width;
     for (int64_t o = p->o0, n; o < p->o1; o += n) {
         n = min(j->kernels->cols, p->o1 - o);
@@ -146,7 +153,7 @@ static void run_band(const job *j, const piece *p, const float *x, float *out)
 
 static bool run_piece(job *j, piece *p)
 {
-    int64_t floats = j->padded ? j->c->cin * j->plane + SLACK : 0, end = j->rows > 1 ? p->y1 : p->x1;
+    int64_t floats = j->copied ? ceil_div(j->rows > 1 ? j->width : j->band, j->kernels->places) * j->tile : 0, end = j->rows > 1 ? p->y1 : p->x1;
     size_t bytes = (size_t)(floats + GROUP * MOST_PLACES * COLS) * sizeof(float);
     float *out = kb_data_alloc(bytes), *band = out + GROUP * MOST_PLACES * COLS;
     if (!out)
@@ -161,9 +168,9 @@ static bool run_piece(job *j, piece *p)
             b.x0 = at;
             b.x1 = at + n;
         }
-        if (j->padded)
+        if (j->copied)
             copy_band(j, &b, band);
-        run_band(j, &b, j->padded ? band : b.x + b.y0 * j->stride[0] * j->pitch + b.x0 * j->stride[1], out);
+        run_band(j, &b, j->copied ? band : b.x + b.y0 * j->stride[0] * j->row + b.x0 * j->stride[1], out);
     }
     if (j->c->whole_rows && j->band < (j->rows > 1 ? j->rows : j->width))
         finish(j, &(piece){.row = p->row, .y1 = j->rows, .x1 = j->width, .worker = p->worker}, p->o0, p->o1);
@@ -229,7 +236,7 @@ static void run_job(job *j)
     if (ns >= PARALLEL_NS)
         threads = min(most, (int64_t)(ns / THREAD_NS));
     cut(j, items, threads);
-    j->band = j->padded ? min(j->band, j->along) : j->along;
+    j->band = j->copied ? min(j->band, j->along) : j->along;
     j->later = c->finish && c->whole_rows && j->n_along > 1;
     int64_t pieces = items * j->n_along * j->n_across;
     if (threads == 1)
@@ -246,17 +253,13 @@ static void set_band(job *j)
 {
     const kb_conv *c = j->c;
     bool single = j->rows == 1;
-    int64_t size = single ? j->width : j->rows, most = max(1, MOST_BAND / c->cin);
-    if (single) {
-        int64_t room = max(1, most / reach(j, 0, 1) - reach(j, 1, 1)) / j->stride[1];
-        j->band = max(room / j->kernels->places, 1) * j->kernels->places;
-    } else {
-        int64_t room = (most / reach(j, 1, j->width) - reach(j, 0, 1)) / j->stride[0] + 1;
-        j->band = max(room / j->together, 1) * j->together;
-    }
-    j->band = ceil_div(ceil_div(size, ceil_div(size, j->band)), j->together) * j->together;
-    j->pitch = single ? reach(j, 1, j->band) : reach(j, 1, j->width);
-    j->plane = plane_of(single ? reach(j, 0, 1) : reach(j, 0, j->band), j->pitch);
+    int64_t places = j->kernels->places, line = places > 8 ? 16 : 8, size = single ? j->width : j->rows, tiles = single ? 1 : ceil_div(j->width, places);
+    j->channel = ceil_div(reach(j, 1, min(places, j->width)), line) * line;
+    j->row = c->cin * j->channel;
+    int64_t rows = max(1, MOST_BAND / (tiles * j->row));       /* of input, of all its tiles */
+    int64_t most = single ? max(1, rows / reach(j, 0, 1)) * places : max(1, (rows - reach(j, 0, 1)) / j->stride[0] + 1);
+    j->band = ceil_div(ceil_div(size, ceil_div(size, most)), j->together) * j->together;
+    j->tile = reach(j, 0, single ? 1 : j->band) * j->row;
 }
 
 static void set_sizes(job *j)
@@ -266,13 +269,19 @@ static void set_sizes(job *j)
     bool flat = plain && c->out[1] < j->kernels->places;
     j->rows = flat ? 1 : c->out[0];
     j->width = flat ? j->places : c->out[1];
-    j->padded = c->padding[0] + c->padding[1] > 0;
-    for (int d = 0; d < 2; d++)
-        j->stride[d] = c->stride[d];
+    j->copied = c->padding[0] + c->padding[1] > 0 || c->kernel[0] > c->stride[0] || c->kernel[1] > c->stride[1];
+    for (int d = 0; d < 2; d++) {
+        j->skip[d] = c->kernel[d] == 1 && c->stride[d] <= MOST_SKIP ? c->stride[d] : 1;
+        j->copied = j->copied || j->skip[d] > 1;
+    }
+    for (int d = 0; d < 2; d++) {
+        j->skip[d] = j->copied ? j->skip[d] : 1;
+        j->stride[d] = c->stride[d] / j->skip[d];
+    }
     j->together = j->rows > 1 && 2 * j->width <= j->kernels->places ? 2 : 1;
-    j->pitch = c->in[1];
-    j->plane = c->in[0] * c->in[1];
-    if (j->padded)
+    j->row = c->in[1];
+    j->channel = c->in[0] * c->in[1];
+    if (j->copied)
         set_band(j);
 }
 
@@ -284,7 +293,7 @@ static bool make_offsets(job *j)
     for (int64_t y = 0; to && y < c->kernel[0]; y++)
         for (int64_t x = 0; x < c->kernel[1]; x++)
             for (int64_t i = 0; i < c->cin; i++)
-                *to++ = (int32_t)(i * j->plane + y * c->dilation[0] * j->pitch + x * c->dilation[1]);
+                *to++ = (int32_t)(i * j->channel + y * c->dilation[0] * j->row + x * c->dilation[1]);
     for (int i = 0; to && i < 32; i++, to++)
         *to = to[-1];
     return to != NULL;
@@ -293,8 +302,8 @@ static bool make_offsets(job *j)
 bool kk_conv_direct_pays(const kb_conv *c)
 {
     int64_t k = kk_conv_taps(c) * c->cin, image = c->cin * c->in[0] * c->in[1], places = kk_conv_places(c);
-    bool heavy = k * c->cout >= image || (k >= 2 * BLOCK && places <= MOST_FEW);
-    return !c->transposed && c->out[1] >= LEAST_WIDTH && c->cout > PANEL && k >= LEAST_K && heavy
+    bool heavy = (k * c->cout >= image && k >= BLOCK / 2) || (k >= 2 * BLOCK && places <= MOST_FEW);
+    return !c->transposed && c->out[1] >= LEAST_WIDTH && c->cout > PANEL && k >= LEAST_K && (kk_conv_taps(c) > 1 || c->stride[1] > 1 || heavy)
         && c->cin * (c->in[0] + 2 * c->padding[0]) * (c->in[1] + 2 * c->padding[1]) < INT_MAX / 2;
 }
 

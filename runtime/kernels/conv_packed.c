@@ -22,6 +22,7 @@ enum {
     PAIR = 32,                  /* of them whose taps are gathered at once: 32 KiB, for L1 */
     ROWS = 98,                  /* places of a block, turned: a multiple of every tile height */
     COLS = 512,                 /* channels of a block, turned */
+    FEW = 8, MANY = 96,         /* panel pairs a thread that are cut well; output channels a thread that make gathering twice cheap */
     FEW_CHANNELS = 16,          /* taps are gathered several at once */
     TILES = 4,                  /* of a chain that are worked on at once where tiles are low: what they read stays in L1 */
     MOST_BAND = 100 * 1024      /* floats of the planes between two convolutions and of what they are made from: for L2 */
@@ -313,7 +314,7 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* Cuts items for `threads`: places first, since every piece gathers the taps of its own places; channels where there are few places. */
+/* Cuts items for `threads`: places first, since every piece gathers the taps of its own places; channels where there are few places, and taps are gathered for many. */
 static void cut(job *j, int64_t items, int64_t threads)
 {
     const kb_conv *c = j->c;
@@ -326,7 +327,7 @@ static void cut(job *j, int64_t items, int64_t threads)
     if (j->turned) {
         j->across = ceil_div(ceil_div(c->cout, each), 2 * PANEL) * 2 * PANEL;
         j->n_across = ceil_div(c->cout, j->across);
-    } else if (j->places >= 2 * each * unit) {
+    } else if (j->places >= FEW * each * unit || (j->places >= 2 * each * unit && c->cout < MANY * each)) {
         j->along = ceil_div(ceil_div(j->places, each), unit) * unit;
         j->n_along = ceil_div(j->places, j->along);
     } else {

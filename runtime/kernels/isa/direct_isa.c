@@ -45,8 +45,10 @@ INLINE void tile(const kk_spots *t, int places, int panels, int apart)
             b[v] = load(w + v / VPP * panel + v % VPP * W);
         UNROLL for (int j = 0; j < panels; j++)
             __builtin_prefetch(fetch + j * panel, 0, 2);
+#ifndef NOX
         __builtin_prefetch(x0 + next);
         __builtin_prefetch(x1 + next + (places - half - 1) * step);
+#endif
 #ifdef WP
         UNROLL for (int j = 0; j < panels; j++)
             __builtin_prefetch(w + j * panel + WP * PANEL);
