@@ -21,6 +21,7 @@ enum {
     PLACES = 128,               /* of a block of results, straight */
     PAIR = 32,                  /* of them whose taps are gathered at once: 32 KiB, for L1 */
     ROWS = 98,                  /* places of a block, turned: a multiple of every tile height */
+    FINISH = 32 * 1024,         /* floats of results that are finished at once: for L2, and in long rows */
     COLS = 512,                 /* channels of a block, turned */
     FEW = 8, MANY = 96,         /* panel pairs a thread that are cut well; output channels a thread that make gathering twice cheap */
     FEW_CHANNELS = 16,          /* taps are gathered several at once */
@@ -212,7 +213,7 @@ static bool run_straight(const job *j, const piece *p)
     float *taps = direct ? NULL : kb_data_alloc(bytes);
     if (!direct && !taps)
         return false;
-    for (int64_t place = p->p0, n; place < p->p1; place += n) {
+    for (int64_t place = p->p0, done = place, n; place < p->p1; place += n) {
         n = p->p1 - place < 2 * PLACES ? p->p1 - place : PLACES;
         for (int64_t at = 0; at < j->k; at += BLOCK) {
             int64_t k = min(BLOCK, j->k - at);
@@ -227,8 +228,10 @@ static bool run_straight(const job *j, const piece *p)
                 run_tiles(j, p, taps, k * PANEL, PANEL, false, place + i, m, at, k);
             }
         }
-        if (!j->c->whole_rows)
-            finish(j, p, p->o0, p->o1, place, place + n);
+        if (!j->c->whole_rows && (place + n == p->p1 || (place + n - done) * (p->o1 - p->o0) >= FINISH)) {
+            finish(j, p, p->o0, p->o1, done, place + n);
+            done = place + n;
+        }
     }
     if (j->c->whole_rows)
         finish(j, p, p->o0, p->o1, 0, j->places);
