@@ -201,24 +201,33 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* Cuts items for `threads`: images where they weigh more than the weights, else channels. */
+/* The largest of `pieces` shares of n in whole units, and how many there are. */
+static int64_t share(int64_t n, int64_t pieces, int64_t unit, int64_t *got)
+{
+    int64_t each = ceil_div(ceil_div(n, pieces), unit) * unit;
+    *got = ceil_div(n, each);
+    return each;
+}
+
+/* Cuts items for `threads`, as equally as can be; else channels where the weights weigh more than the image, since each piece reads all of the other one. */
 static void cut(job *j, int64_t items, int64_t threads)
 {
     const kb_conv *c = j->c;
-    int64_t each = threads > 1 && (items % threads && items < 8 * threads) ? threads : 1, size = j->rows > 1 ? j->rows : j->width;
-    int64_t unit = j->rows > 1 ? j->together : j->kernels->places, cols = j->kernels->cols;
-    bool channels = c->cout >= each * cols && (j->k * c->cout > c->cin * c->in[0] * c->in[1] || size < 4 * each * unit);
+    int64_t size = j->rows > 1 ? j->rows : j->width, unit = j->rows > 1 ? j->together : j->kernels->places, n_along, n_across;
     j->n_along = j->n_across = 1;
     j->along = size;
     j->across = c->cout;
-    if (each == 1)
+    if (threads == 1 || items % threads == 0 || items >= 8 * threads)
         return;
-    if (channels) {
-        j->across = ceil_div(ceil_div(c->cout, each), cols) * cols;
-        j->n_across = ceil_div(c->cout, j->across);
+    int64_t along = share(size, threads, unit, &n_along), across = share(c->cout, threads, PANEL, &n_across);
+    double rows = (double)along / (double)size, channels = (double)across / (double)c->cout;
+    bool heavy = j->k * c->cout > c->cin * c->in[0] * c->in[1];
+    if (channels < rows - 0.02 || (channels < rows + 0.02 && heavy)) {
+        j->across = across;
+        j->n_across = n_across;
     } else {
-        j->along = ceil_div(ceil_div(size, each), unit) * unit;
-        j->n_along = ceil_div(size, j->along);
+        j->along = along;
+        j->n_along = n_along;
     }
 }
 
@@ -302,7 +311,7 @@ static bool make_offsets(job *j)
 bool kk_conv_direct_pays(const kb_conv *c)
 {
     int64_t k = kk_conv_taps(c) * c->cin, image = c->cin * c->in[0] * c->in[1], places = kk_conv_places(c);
-    bool heavy = (k * c->cout >= image && k >= BLOCK / 2) || (k >= 2 * BLOCK && places <= MOST_FEW);
+    bool heavy = (k * c->cout >= image && k >= BLOCK / 2) || (k >= BLOCK && places <= MOST_FEW);
     return !c->transposed && c->out[1] >= LEAST_WIDTH && c->cout > PANEL && k >= LEAST_K && (kk_conv_taps(c) > 1 || c->stride[1] > 1 || heavy)
         && c->cin * (c->in[0] + 2 * c->padding[0]) * (c->in[1] + 2 * c->padding[1]) < INT_MAX / 2;
 }
