@@ -251,14 +251,6 @@ bool lp_equal(const lp_kernel *a, const lp_kernel *b)
 }
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------------------------ */
-bool lp_reduces(const lp_kernel *k)
-{
-    for (int64_t i = 0; i < k->n_insts && k->n_phases == 1; i++)
-        if (k->insts[i].op == LP_REDUCE)
-            return true;
-    return k->n_phases > 1;
-}
-
 bool lp_wants_inner(const lp_kernel *k) { return !k->columns && ((k->n_outer > 0 && k->inner.size <= LP_SHORT_ROW) || lp_reduces(k)); }
 
 /* One phase: some lines ahead, which hardware stops doing at each page. Several: the next row, where rows are long enough. */

@@ -110,7 +110,17 @@ uint64_t lp_form(const lp_kernel *k);
 bool lp_same_hints(const lp_kernel *a, const lp_kernel *b);
 bool lp_is_huge(const lp_kernel *k);            /* positions along the row don't fit 32 bits */
 uint64_t lp_buffer_form(const lp_kernel *k, int64_t b);     /* what the code of a buffer's accesses depends on, but for offset and hints */
-bool lp_reduces(const lp_kernel *k);            /* whole rows at a time: reductions, or several phases */
+/* Whole rows at a time: reductions, several passes over a row, stores of row values. */
+static inline bool lp_reduces(const lp_kernel *k)
+{
+    int passes = 0;
+    for (int p = 0; p < k->n_phases; p++)
+        passes += k->phases[p].kind == LP_MAP;
+    for (int64_t i = 0; i < k->n_insts; i++)
+        if (k->insts[i].op == LP_REDUCE || (k->insts[i].op == LP_STORE && k->phases[k->insts[i].phase].kind == LP_ROW))
+            return true;
+    return passes > 1;
+}
 bool lp_wants_inner(const lp_kernel *k);        /* code for a known inner size would be faster */
 void lp_set_ahead(lp_kernel *k);                /* the hints of buffers that are read, from their sizes */
 
