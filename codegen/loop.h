@@ -49,6 +49,10 @@ typedef enum lp_reduce { LP_RED_SUM = 0, LP_RED_PROD = 1,
     LP_RED_MAX_ANY = 4, LP_RED_MIN_ANY = 5, /* for softmax: NaNs are ignored (an all-NaN row may give -inf/inf), the sign of a zero result is free */
     LP_RED_AND = 6, LP_RED_OR = 7           /* over predicates */
 } lp_reduce;
+/* QUOT's promise, which lets a backend multiply by 1 / d and correct: |d| lies within 2^-40 … 2^40, and each |x| within 2^-60 … 2^60 unless x or d is a NaN. */
+enum { LP_QUOT_X = 60, LP_QUOT_D = 40 };
+/* imm.bits of a SUB of floats whose result is a NaN or not above zero (a row's maximum is taken off): bounds above need no check. */
+enum { LP_NOT_POSITIVE = 1 };
 /* LP_RED_MAX / LP_RED_MIN give the element at the first index of the extremum: where the result is a zero, the first zero of the row decides its sign. */
 
 typedef struct lp_inst {
