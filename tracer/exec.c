@@ -85,7 +85,7 @@ static void fail_event(tr_frame *f, const tr_event *e, const char *handed_on)
 
 static kn_status operand(tr_frame *f, tr_code c, kb_buf *b)
 {
-    if (tr_kind(c) == TR_NONE) {
+    if (tr_kind(c) == TR_NOTHING) {
         *b = (kb_buf){0};
         return KN_OK;
     }
@@ -403,6 +403,12 @@ static kn_status gather(tr_frame *f, const tr_variant *v, run_room *r)
     for (int i = 0; i < v->n_inputs; i++) {
         int64_t offset;
         const kb_layout *l;
+        if (tr_kind(v->inputs[i]) == TR_EXTERN) {
+            const kn_tensor *t = f->externs[tr_index(v->inputs[i])];
+            r->storages[i] = t->storage;
+            r->inputs[i] = rt_tensor_data(t);
+            continue;
+        }
         rt_storage *s = tr_locate(f, v->inputs[i], &offset, &l);
         if (!s) {
             if (need_slot(f, tr_index(v->inputs[i])) != KN_OK)
