@@ -403,7 +403,7 @@ static bool take_math(const char *value)
 
 static const program_option known[] = {
     {"--list", .flag = &options.list}, {"--cpu", .flag = &options.cpu}, {"--alone", .flag = &options.alone}, {"--math", .takes = take_math},
-    {"--json", .text = &options.json}, {"--threads", .integer = &options.threads}, {"--seconds", .real = &options.seconds}, {"--data", .text = &bench_data}, {NULL}
+    {"--json", .text = &options.json}, {"--threads", .integer = &options.threads}, {"--seconds", .real = &options.seconds}, {"--data", .text = &bench_data}, {.name = NULL}
 };
 
 static void print_machine(json_t *top)

@@ -300,7 +300,7 @@ static bool take_peer(const char *path)
 
 static const program_option known[] = {
     {"--tiny", .flag = &options.tiny}, {"--list", .flag = &options.list}, {"--probe", .flag = &options.probe}, {"--json", .text = &options.json},
-    {"--peer", .takes = take_peer}, {"--note", .takes = note}, {"--seconds", .real = &options.seconds}, {"--device", .integer = &options.device}, {NULL}
+    {"--peer", .takes = take_peer}, {"--note", .takes = note}, {"--seconds", .real = &options.seconds}, {"--device", .integer = &options.device}, {.name = NULL}
 };
 
 /* Exit status */

@@ -1,8 +1,9 @@
 /* compile.c: NVRTC, opened at the first compilation, and from source text to an image.
  *
  * The library is sought at KN_NVRTC, then in CUDA_HOME and CUDA_PATH, then by the loader, versions 13 and 12. Whether there is one is seen without opening it
- * where its file can be named, so that a process whose code is all on disk never loads it. It finds its own libnvrtc-builtins through the loader. Programs have no header; -no-cache keeps NVRTC from asking a driver for a cache of its own. An architecture newer than the library
- * knows is compiled for as PTX of the newest one that it does, which drivers translate. */
+ * where its file can be named, so that a process whose code is all on disk never loads it. It finds its own libnvrtc-builtins through the loader. Programs have no
+ * header; -no-cache keeps NVRTC from asking a driver for a cache of its own. An architecture newer than the library knows is compiled for as PTX of the newest one
+ * that it does, which drivers translate. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
