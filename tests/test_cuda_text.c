@@ -50,6 +50,8 @@ Test(cuda_text, accesses_are_as_wide_as_they_may_be)
 #define ROWS(sizes) "graph (%0: f32" sizes " on cuda:0) { %1 = softmax(%0) dim=1 return %1 }"
 #define TABLE(rows) "graph (%0: f32[" rows ", 8] on cuda:0, %1: i64[5] on cuda:0) { %2 = index_select(%0, %1) dim=0 return %2 }"
 
+#define CONV(height) "graph (%0: f32[1, 1, " height ", 40000] on cuda:0, %1: f32[1, 1, 3, 3] on cuda:0) { %2 = conv2d(%0, %1, _) padding=[1] return %2 }"
+
 /* 2^31 elements, or an offset as large, need 64 bits; so does what comes nearer to it than a loop's step, which would go on behind the largest int. Nothing of
  * these sizes is allocated: the text says it. */
 Test(cuda_text, indices_have_32_bits_where_nothing_overflows)
@@ -62,6 +64,8 @@ Test(cuda_text, indices_have_32_bits_where_nothing_overflows)
         {CHAIN("f32", "[3, 8]", "{1073741824, 1}"), true}, {CHAIN("f32", "[2, 8]", "{1073741824, 1}"), false}, {CHAIN("f32", "[2, 8]", "{1, 2147483648}"), true},
         {ROWS("[2097152, 1024]"), true}, {ROWS("[1048576, 1024]"), false}, {ROWS("[2147483647, 1]"), true}, {ROWS("[1, 2147483647]"), true},
         {TABLE("134217728"), true}, {TABLE("67108864"), false},
+        /* a convolution's own arithmetic is in ints, whatever its parameters are */
+        {CONV("100"), false}, {CONV("40000"), true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_sources s;

@@ -12,6 +12,7 @@ typedef struct op_text {
     const kb_call *c;
     cg_launch *l;
     const char *index;
+    bool ints;                  /* every single offset and number of elements is an int: where the text itself says int */
     bool aligned;
     int arch;
     int blocks;                 /* that a multiprocessor is to have room for; 0: not said */
