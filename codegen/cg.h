@@ -61,6 +61,7 @@ typedef struct cg_stats {
     int64_t liveness_bytes;                     /* what the operators' values take at most, one by one, each gone after its last use; -1: not known */
     double compile_ms, codegen_ms;              /* whole, and inside the backend (all threads together) */
     double codegen_wall_ms, plan_ms;            /* the same by the clock; all else: planning, which is what known kernels cost */
+    double cpu_ms;                              /* CPU time of the whole, all threads together; waiting for one another isn't counted */
     int cache_hits, cache_misses;               /* kernels that were looked for on disk and found; and not */
     int64_t cache_bytes;                        /* of the objects found */
 } cg_stats;

@@ -255,12 +255,31 @@ static void attach(cg_step *st, cg_kernel_entry *e)
     st->k = e->k;
 }
 
+typedef struct counted { void (*run)(void *arg, int64_t begin, int64_t end, int worker); void *arg; _Atomic(uint64_t) cpu; } counted;
+
+static void run_counted(void *arg, int64_t begin, int64_t end, int worker)
+{
+    counted *c = arg;
+    uint64_t before = kb_thread_cpu();
+    c->run(c->arg, begin, end, worker);
+    atomic_fetch_add(&c->cpu, kb_thread_cpu() - before);
+}
+
+void cg_run_jobs(cg_program *p, int64_t n, void (*run)(void *arg, int64_t begin, int64_t end, int worker), void *arg)
+{
+    counted c = {.run = run, .arg = arg};
+    double start = now_ms();
+    uint64_t own = kb_thread_cpu();
+    kb_parallel_for(n, 1, run_counted, &c);
+    own = kb_thread_cpu() - own;
+    p->stats.codegen_wall_ms += now_ms() - start;
+    p->elsewhere_ms += ((double)atomic_load(&c.cpu) - (double)own) * 1e-6;
+}
+
 static kn_status run_all(cg_program *p, jobs *j, int n)
 {
     kn_status s = KN_OK;
-    double start = now_ms();
-    kb_parallel_for(n, 1, run_jobs, j);
-    p->stats.codegen_wall_ms += now_ms() - start;
+    cg_run_jobs(p, n, run_jobs, j);
     for (int i = 0; i < n; i++) {
         job *b = &j->v[i];
         if (b->entry)

@@ -396,13 +396,6 @@ static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 /* The kernel stays with the program: another form of it may be asked for. */
 static kn_status keep_kernel(cg_program *p, cg_step *st, cg_lowered *lowered)
 {
@@ -519,10 +512,8 @@ kn_status cg_device_make_code(cg_program *p, cg_lowered *lowered, const char *du
             s = keep_kernel(p, st, lowered);
         }
     }
-    double start = now_ms();
     if (s == KN_OK && n)
-        kb_parallel_for(n, 1, run_jobs, v);
-    p->stats.codegen_wall_ms += now_ms() - start;
+        cg_run_jobs(p, n, run_jobs, v);
     for (int i = 0; i < n; i++) {
         p->stats.kernels_compiled += v[i].ms > 0;
         p->stats.codegen_ms += v[i].ms;

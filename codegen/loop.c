@@ -57,6 +57,18 @@ void lp_free(lp_kernel *k)
     kb_free(k);
 }
 
+void lp_close(lp_kernel *k)
+{
+    kb_free(k->table);
+    k->table = NULL;
+    k->table_size = 0;
+    lp_inst *fitting = k->n_insts < k->cap_insts ? kb_realloc(k->insts, (size_t)(k->n_insts + !k->n_insts) * sizeof *fitting) : NULL;
+    if (fitting) {
+        k->insts = fitting;
+        k->cap_insts = k->n_insts;
+    }
+}
+
 kn_status lp_open_phase(lp_kernel *k, lp_phase_kind kind)
 {
     if (k->n_phases == LP_MAX_PHASES)

@@ -96,6 +96,7 @@ typedef struct lp_kernel {
 
 lp_kernel *lp_new(const char *name);
 void lp_free(lp_kernel *k);
+void lp_close(lp_kernel *k);                    /* no more instructions come: gives back what only emitting needs */
 kn_status lp_open_phase(lp_kernel *k, lp_phase_kind kind);      /* what is emitted from here on belongs to it */
 /* INDEX numbers dimensions from the outermost; the inner one is n_outer. A phase loads before it stores to the same memory. */
 uint32_t lp_emit(lp_kernel *k, lp_inst i);      /* value-numbers pure instructions of the same phase (row values: of the kernel); UINT32_MAX when memory is short */

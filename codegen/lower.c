@@ -437,6 +437,7 @@ static void finish(lowering *l, cg_lowered *out)
             out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_SQRT ? 4 : op == LP_CONST || op == LP_SIZE ? 0 : 1;
     }
     out->k = k;
+    lp_close(k);
 }
 
 static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, int32_t number, cg_lowered *out)
@@ -481,7 +482,7 @@ kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out)
         if (!gs->v[group].fused)
             continue;
         memset(l, 0, offsetof(lowering, c) + offsetof(cg_cells, v));
-        s = lower(l, f, &gs->v[group], group, &out[group]);
+        s = lower(l, f, &gs->v[group], gs->v[group].number, &out[group]);
     }
     kb_free(l);
     return s;

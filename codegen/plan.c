@@ -56,10 +56,8 @@ static void use_call(planner *pl, int32_t node, int32_t step)
         if (ir_is(ir_in(ir, n, k)) && !cg_is_weak(ir, ir_in(ir, n, k)))
             use(pl, pl->f->node[ir_in(ir, n, k).i - 1].home, step);
     use(pl, result_of(pl, (uint32_t)node), step);
-    bool several = kb_op_n_out(kb_op_info((kb_opcode)n->op), ir_words(ir, n)) > 1;
-    for (int64_t i = node + 1; i < ir->n_nodes && several; i++)
-        if (ir->nodes[i].op == IR_PROJ && (int32_t)ir_in(ir, &ir->nodes[i], 0).i - 1 == node)
-            use(pl, ir->nodes[i].root, step);
+    for (int32_t i = pl->f->node[node].proj; i >= 0; i = pl->f->node[i].proj)
+        use(pl, ir->nodes[i].root, step);
 }
 
 static void use_group(planner *pl, int32_t group, int32_t step)
@@ -425,8 +423,8 @@ static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *
     kb_type strided;
     if (k == 0 && pl->f->node[node].sink >= 0 && cg_sink_type(pl->f, (int32_t)node, pl->f->node[node].sink, &strided))
         t = &strided;
-    for (int64_t i = node + 1; k && i < g->n_nodes; i++)
-        if (g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == node && g->nodes[i].attr == (uint32_t)k)
+    for (int32_t i = k ? pl->f->node[node].proj : -1; i >= 0; i = pl->f->node[i].proj)
+        if (g->nodes[i].attr == (uint32_t)k)
             root = g->nodes[i].root;
     buf->layout = layout(pl, t);
     if (root == UINT32_MAX) {   /* nobody projects it: a place of its own, past everything else */

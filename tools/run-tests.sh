@@ -90,6 +90,11 @@ if [ "$count" != 0 ]; then
     failed=$((failed + 1))
 fi
 
+# The names of what failed come near the end, where a long run's reader looks
+if [ "$failed" != 0 ] && [ -s "$reports/.criterion" ]; then
+    sed 's/\x1b\[[0-9;]*m//g' "$reports/.criterion" | grep -aE '^\[(FAIL|CRASH|TIMEOUT)\]|Assertion failed|Unexpected signal|Timed out' | head -n 40 || true
+fi
+
 # What the count lines say is true of the whole run, so they come last, whatever was printed in between
 if [ -z "$synthesis" ]; then
     [ $((passed + failed)) != 0 ] || echo "note: there is nothing to run in $dir/tests"

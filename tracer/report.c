@@ -52,7 +52,7 @@ bool tr_list_breaks(tr_module *m, char *text, size_t size)
 static kn_stats stats_of(tr_module *m)
 {
     kn_stats s = {.calls = atomic_load(&m->calls), .paths = m->paths, .graphs = (unsigned long long)m->n_graphs, .compiles = m->compiles,
-                  .recompiles = m->recompiles, .fallbacks = atomic_load(&m->fallbacks), .compile_us = m->compile_us,
+                  .recompiles = m->recompiles, .fallbacks = atomic_load(&m->fallbacks), .compile_us = m->compile_us, .compile_cpu_us = m->compile_cpu_us,
                   .kernels_compiled = m->kernels_compiled, .cache_hits = m->cache_hits, .cache_misses = m->cache_misses, .cache_bytes = m->cache_bytes};
     for (int64_t i = 0; i < m->n_ends; i++)
         s.break_sites += stands_for_site(m, i);
@@ -201,6 +201,7 @@ static void summary(writer *w, tr_module *m)
         put_count(w, "recompiles", s.recompiles);
         put_count(w, "fallbacks", s.fallbacks);
         put_count(w, "compile_us", s.compile_us);
+        put_count(w, "compile_cpu_us", s.compile_cpu_us);
         put_count(w, "pure_calls", atomic_load(&m->pure_calls));
         put_count(w, "shared", m->shared);
         put_count(w, "plans", m->plans);
@@ -224,7 +225,7 @@ static void summary(writer *w, tr_module *m)
         fprintf(w->f, "%llu graphs share the code of others\n", (unsigned long long)m->shared);
     if (m->plans)
         fprintf(w->f, "%llu plans for further sizes without a compilation (%.1f ms)\n", (unsigned long long)m->plans, (double)m->plan_us / 1000);
-    fprintf(w->f, "%llu compilations (%.1f ms), %llu recompilations, %llu fallbacks, %llu break sites\n", s.compiles, (double)s.compile_us / 1000, s.recompiles,
+    fprintf(w->f, "%llu compilations (%.1f ms by the clock, %.1f ms of CPU time), %llu recompilations, %llu fallbacks, %llu break sites\n", s.compiles, (double)s.compile_us / 1000, (double)s.compile_cpu_us / 1000, s.recompiles,
             s.fallbacks, s.break_sites);
     if (s.kernels_compiled + s.cache_hits)
         fprintf(w->f, "%llu kernels compiled, %llu taken from the object cache (%.1f KB)\n", s.kernels_compiled, s.cache_hits, (double)s.cache_bytes / 1e3);
@@ -248,15 +249,16 @@ static void graph_line(writer *w, const tr_graph *g)
         put_count(w, "arena_bytes", (unsigned long long)s->arena_bytes);
         put_count(w, "planned_bytes", (unsigned long long)planned);
         put_count(w, "liveness_bytes", (unsigned long long)(s->liveness_bytes > 0 ? s->liveness_bytes : 0));
-        put_number(w, "compile_ms", s->compile_ms);
+        put_number(w, "compile_ms", g->compile_ms);
+        put_number(w, "compile_cpu_ms", g->compile_cpu_ms);
         put_count(w, "runs", runs);
         put_text(w, "ends", where);
         put_text(w, "site", g->end->site);
         return;
     }
-    fprintf(w->f, "  graph %d: %d ops -> %d kernels, %d products, %d eager steps, %d values out, arena %lld bytes, %lld with results (operators one by one: %lld), %.1f ms; "
+    fprintf(w->f, "  graph %d: %d ops -> %d kernels, %d products, %d eager steps, %d values out, arena %lld bytes, %lld with results (operators one by one: %lld), compiled in %.1f ms (CPU time %.1f); "
             "%llu runs; ends at %s %s\n", g->number, g->n_ops, s->kernels, s->products, s->eager_steps, v ? v->n_outputs : 0, (long long)s->arena_bytes,
-            (long long)planned, (long long)s->liveness_bytes, s->compile_ms, runs, where, g->end->site ? g->end->site : "");
+            (long long)planned, (long long)s->liveness_bytes, g->compile_ms, g->compile_cpu_ms, runs, where, g->end->site ? g->end->site : "");
 }
 
 /* Microseconds lost at this place of the user's source in all, and how often. */
