@@ -7,8 +7,8 @@
  * (SIMCUDA_CC is set to the architecture), which runs nothing of it, and each text that this made is compiled for real. For cases of
  * rows and chains the accesses of global memory are counted in PTX: 16 bytes wide where pointers are aligned, and none so wide in the
  * twin for pointers that aren't. Emitted widths, not measured bandwidth. Without NVRTC, or without the simulated device, it says so and
- * ends with 0. Exit status 1: something doesn't compile, a text spills more than CUDA_MOST_SPILLED bytes, or more than N texts do at all. By NVRTC 13.0 one does,
- * f32 attention on sm_100, 8 bytes: two blocks of it on a multiprocessor are worth more than that. */
+ * ends with 0. Exit status 1: something doesn't compile, a text spills more than CUDA_MOST_SPILLED bytes, or more than N texts do at all.
+ * By NVRTC 13.0 one does, f32 attention on sm_100, 8 bytes: two blocks of it on a multiprocessor are worth more than that. */
 #include "base/device.h"
 #include "base/env.h"
 #include "bench/support/cases.h"

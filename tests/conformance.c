@@ -534,10 +534,12 @@ int main(int argc, char **argv)
     find_backend();
     const char *file = "tests/golden/ops.json", *filter = NULL;
     bool verbose = false;
-    const program_option known[] = {{"--verbose", .flag = &verbose}, {"--filter", .text = &filter}, {"--device", .takes = take_device}, {"--sources", .takes = take_archs},
+    const program_option known[] = {{"--verbose", .flag = &verbose}, {"--filter", .text = &filter}, {"--device", .takes = take_device},
+        {"--sources", .takes = take_archs},
                                     {"--part", .takes = take_part}, {.name = NULL}};
     if (!read_options(argc, argv, known, &file))
-        return fprintf(stderr, "usage: conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90] [--part 1/4]\n"), 2;
+        return fprintf(stderr,
+            "usage: conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90] [--part 1/4]\n"), 2;
     if (device.kind && kn_set_default_device(device) != KN_OK)
         return fprintf(stderr, "%s\n", kn_last_error()), 2;
     if (n_archs && !cg_device_backend_get())

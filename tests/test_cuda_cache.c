@@ -1,5 +1,5 @@
-/* test_cuda_cache.c: device code on disk: what one process compiled the next one loads, without so much as opening the compiler; what is damaged, or made by another
- * compiler, is made anew. On the simulated device, whose images are PTX. */
+/* test_cuda_cache.c: device code on disk: what one process compiled the next one loads, without so much as opening the compiler; what is
+ * damaged, or made by another compiler, is made anew. On the simulated device, whose images are PTX. */
 #include "codegen/object.h"
 #include "tests/support/on_device.h"
 #include "tracer/tr.h"

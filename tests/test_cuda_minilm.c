@@ -1,7 +1,9 @@
-/* test_cuda_minilm.c: the sentence-embedding model of examples/minilm_model.h on the simulated device, from NVRTC's PTX, within 1e-4 of the CPU: one like it, of two
- * layers with random weights, and the real one with its weights, which must also come within 1e-4 of what PyTorch gave (data/minilm-expected.safetensors).
+/* test_cuda_minilm.c: the sentence-embedding model of examples/minilm_model.h on the simulated device, from NVRTC's PTX, within 1e-4 of the
+ * CPU: one like it, of two layers with random weights, and the real one with its weights, which must also come within 1e-4 of what PyTorch
+ * gave (data/minilm-expected.safetensors).
  *
- * The real weights are not in the tree: tools/minilm.sh fetches them, and the test is skipped, by name, where they aren't. `make minilm-sim` does both. */
+ * The real weights are not in the tree: tools/minilm.sh fetches them, and the test is skipped, by name, where they aren't. `make
+ * minilm-sim` does both. */
 #include "examples/minilm_model.h"
 #include "tests/support/on_device.h"
 #include <stdio.h>

@@ -310,7 +310,8 @@ static const char *op_name(kb_opcode op)
 
 char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *l)
 {
-    op_text o = {.c = c, .l = l, .index = extent(c) < OP_INT ? "int" : "long long", .ints = extent(c) < INT64_C(1) << 31, .aligned = aligned, .arch = arch};
+    op_text o = {.c = c, .l = l, .index = extent(c) < OP_INT ? "int" : "long long", .ints = extent(c) < INT64_C(1) << 31,
+        .aligned = aligned, .arch = arch};
     nv_text all = {0};
     char bounds[16] = "";
     (void)multiprocessors;

@@ -26,10 +26,12 @@ static int64_t size_at(const kb_layout *l, int from_end) { return l->rank < from
 static int64_t stride_at(const kb_layout *l, int from_end) { return l->rank < from_end ? 0 : l->strides[l->rank - from_end]; }
 
 /* Positions of taps are ints: neither a padded image nor a window nor a step comes near 2^31. */
-static bool taps_are_ints(const kb_layout *x, int spatial, const int64_t *kernel, const int64_t *stride, const int64_t *padding, const int64_t *dilation)
+static bool taps_are_ints(const kb_layout *x, int spatial, const int64_t *kernel, const int64_t *stride, const int64_t *padding,
+    const int64_t *dilation)
 {
     for (int d = 0; d < spatial; d++) {
-        int64_t in = x->sizes[x->rank - spatial + d], step = item(stride, d, kernel[d]), pad = item(padding, d, 0), apart = dilation ? item(dilation, d, 1) : 1;
+        int64_t in = x->sizes[x->rank - spatial + d], step = item(stride, d, kernel[d]), pad = item(padding, d, 0);
+        int64_t apart = dilation ? item(dilation, d, 1) : 1;
         if (step >= OP_INT || pad >= OP_INT || apart >= OP_INT || kernel[d] >= OP_INT || in + 2 * pad + apart * kernel[d] >= OP_INT)
             return false;
     }
