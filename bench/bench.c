@@ -441,7 +441,8 @@ static bool take_math(const char *value)
 
 static const program_option known[] = {
     {"--list", .flag = &options.list}, {"--cpu", .flag = &options.cpu}, {"--alone", .flag = &options.alone}, {"--math", .takes = take_math},
-    {"--json", .text = &options.json}, {"--threads", .integer = &options.threads}, {"--seconds", .real = &options.seconds}, {"--data", .text = &bench_data}, {NULL}
+    {"--json", .text = &options.json}, {"--threads", .integer = &options.threads}, {"--seconds", .real = &options.seconds},
+    {"--data", .text = &bench_data}, {.name = NULL}
 };
 
 static void print_machine(json_t *top)
@@ -464,7 +465,8 @@ int main(int argc, char **argv)
 {
     int ran = 0;
     if (!read_options(argc, argv, known, &options.pattern))
-        return fprintf(stderr, "usage: bench [PATTERN] [--json FILE] [--threads N] [--seconds S] [--data FOLDER] [--math fast] [--cpu] [--alone] [--list]\n"), 2;
+        return fprintf(stderr,
+            "usage: bench [PATTERN] [--json FILE] [--threads N] [--seconds S] [--data FOLDER] [--math fast] [--cpu] [--alone] [--list]\n"), 2;
     find_backend();
     if (options.list) {
         for (const bench_case *c = bench_cases; c->name; c++)

@@ -127,7 +127,8 @@ enum { MAKER = 4096 };
 static void maker(char *text, const kb_cuda *c, const cg_device_backend *b)
 {
     const char *home = getenv("CUDA_HOME"), *path = getenv("CUDA_PATH");
-    snprintf(text, MAKER, "kiln device code 2, %s %s, %s_%d, %s:%.1000s:%.1000s", b->name, b->options, c->takes_ptx ? "compute" : "sm", c->arch, kb_env(KB_ENV_KN_NVRTC),
+    snprintf(text, MAKER, "kiln device code 2, %s %s, %s_%d, %s:%.1000s:%.1000s", b->name, b->options, c->takes_ptx ? "compute" : "sm",
+        c->arch, kb_env(KB_ENV_KN_NVRTC),
              home ? home : "", path ? path : "");
 }
 
