@@ -195,7 +195,7 @@ typedef struct tr_module {
     _Atomic(bool) pure_revoked;
     uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
     uint64_t paths, compiles, recompiles, compile_us, events, plans, plan_us, shared;      /* shared: graphs that found their code */
-    uint64_t compile_cpu_us, kernels_compiled, cache_hits, cache_misses, cache_bytes;
+    uint64_t compile_cpu_us, kernels_quick, kernels_compiled, cache_hits, cache_misses, cache_bytes;
 } tr_module;
 
 /* ---- frames --------------------------------------------------------------------------------------------------------------------------------- */
