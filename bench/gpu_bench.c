@@ -263,7 +263,8 @@ static int probe(void)
         return printf("%s\n", kn_last_error()), NO_DEVICE;
     }
     const char *version = b ? b->version() : NULL;
-    printf("%s, sm_%d, %d multiprocessors; %s %s\n", c->name, c->arch, c->multiprocessors, version ? b->name : "no device code:", version ? version : kn_last_error());
+    printf("%s, sm_%d, %d multiprocessors; %s %s\n", c->name, c->arch, c->multiprocessors, version ? b->name : "no device code:",
+        version ? version : kn_last_error());
     return 0;
 }
 
@@ -299,8 +300,10 @@ static bool take_peer(const char *path)
 }
 
 static const program_option known[] = {
-    {"--tiny", .flag = &options.tiny}, {"--list", .flag = &options.list}, {"--probe", .flag = &options.probe}, {"--json", .text = &options.json},
-    {"--peer", .takes = take_peer}, {"--note", .takes = note}, {"--seconds", .real = &options.seconds}, {"--device", .integer = &options.device}, {NULL}
+    {"--tiny", .flag = &options.tiny}, {"--list", .flag = &options.list}, {"--probe", .flag = &options.probe},
+    {"--json", .text = &options.json},
+    {"--peer", .takes = take_peer}, {"--note", .takes = note}, {"--seconds", .real = &options.seconds},
+    {"--device", .integer = &options.device}, {.name = NULL}
 };
 
 /* Exit status */
@@ -313,7 +316,8 @@ static int measure(void)
     json_object_set_new(top, "sizes", json_string(options.tiny ? "tiny" : "full"));
     json_object_set_new(top, "cases", json_object());
     copies();
-    printf("%-13s %10s %10s %10s %10s %10s %10s %10s  %-16s  %s\n", "us a call", "CPU eager", ways[0], ways[1], ways[2], "torch", "t.compiled", "t.graph",
+    printf("%-13s %10s %10s %10s %10s %10s %10s %10s  %-16s  %s\n", "us a call", "CPU eager", ways[0], ways[1], ways[2], "torch",
+        "t.compiled", "t.graph",
            "best of ours", "distance from the CPU");
     for (int i = 0; i < N_CASES; i++)
         run_case(&cases[i]);

@@ -1,7 +1,8 @@
 /* device_dynamic.c: operators on a device whose result's size depends on values: nonzero, masked_select, bincount; unique is the host's.
  *
- * THE COUNT comes from operators that are there, on the device: the sum of what is true, the largest and the least value. Eight bytes of it are read by the host, which
- * waits for them; it must know the size anyway. Values that can't be counted are counted once more on the host, whose error says which.
+ * THE COUNT comes from operators that are there, on the device: the sum of what is true, the largest and the least value. Eight bytes of it
+ * are read by the host, which waits for them; it must know the size anyway. Values that can't be counted are counted once more on the host,
+ * whose error says which.
  * THE RESULT is made by the operator's own kernel, started as it is: a program for it would be kept by its sizes, of which there is no end.
  */
 #include "base/error.h"

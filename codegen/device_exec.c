@@ -109,7 +109,8 @@ static kn_status run_op(const run *r, const cg_step *st, bool *bad)
         return kb_error_status();
     kn_status s = KN_OK;
     for (int i = st->call.n_in; i < n && f->launch.zeroed && s == KN_OK; i++)
-        s = kb_cuda_check(r->c, kb_cu()->MemsetD8Async((cu_ptr)(uintptr_t)ptrs[i], 0, (size_t)kb_layout_span(st->bufs[i].layout), r->stream), "cuMemsetD8Async");
+        s = kb_cuda_check(r->c, kb_cu()->MemsetD8Async((cu_ptr)(uintptr_t)ptrs[i], 0, (size_t)kb_layout_span(st->bufs[i].layout),
+            r->stream), "cuMemsetD8Async");
     if (s != KN_OK || !f->launch.checks)
         return s == KN_OK ? launch(r, f, ptrs, n, NULL, 0) : s;
     cu_ptr word = (cu_ptr)(uintptr_t)(r->bases[CG_SLOT_ARENA] + r->p->check_at);

@@ -53,6 +53,7 @@ bool cg_device_graph_run(const cg_program *p, void *const *inputs, const int64_t
 kn_status cg_device_run_dynamic(int device, const kb_call *c, bool *done);
 /* One call on the host: operands are copied there, results and what was written back. counted: under this operator's name. */
 kn_status cg_device_host_call(int device, const kb_call *c, bool write);
-kn_status cg_device_host_count(kb_opcode op, int n_in, const kb_buf *in, const int64_t *words, int64_t *count);        /* kb_dynamic_count of copies */
+/* kb_dynamic_count of copies */
+kn_status cg_device_host_count(kb_opcode op, int n_in, const kb_buf *in, const int64_t *words, int64_t *count);
 
 #endif

@@ -50,6 +50,10 @@ typedef enum lp_reduce { LP_RED_SUM = 0, LP_RED_PROD = 1,
     LP_RED_MAX_ANY = 4, LP_RED_MIN_ANY = 5, /* for softmax: NaNs are ignored (an all-NaN row may give -inf/inf), the sign of a zero result is free */
     LP_RED_AND = 6, LP_RED_OR = 7           /* over predicates */
 } lp_reduce;
+/* QUOT's promise, which lets a backend multiply by 1 / d and correct: |d| lies within 2^-40 … 2^40, and each |x| within 2^-60 … 2^60 unless x or d is a NaN. */
+enum { LP_QUOT_X = 60, LP_QUOT_D = 40 };
+/* imm.bits of a SUB of floats whose result is a NaN or not above zero (a row's maximum is taken off): bounds above need no check. */
+enum { LP_NOT_POSITIVE = 1 };
 /* LP_RED_MAX / LP_RED_MIN give the element at the first index of the extremum: where the result is a zero, the first zero of the row decides its sign. */
 
 typedef struct lp_inst {
@@ -114,7 +118,17 @@ uint64_t lp_form(const lp_kernel *k);
 bool lp_same_hints(const lp_kernel *a, const lp_kernel *b);
 bool lp_is_huge(const lp_kernel *k);            /* positions along the row don't fit 32 bits */
 uint64_t lp_buffer_form(const lp_kernel *k, int64_t b);     /* what the code of a buffer's accesses depends on, but for offset and hints */
-bool lp_reduces(const lp_kernel *k);            /* whole rows at a time: reductions, or several phases */
+/* Whole rows at a time: reductions, several passes over a row, stores of row values. */
+static inline bool lp_reduces(const lp_kernel *k)
+{
+    int passes = 0;
+    for (int p = 0; p < k->n_phases; p++)
+        passes += k->phases[p].kind == LP_MAP;
+    for (int64_t i = 0; i < k->n_insts; i++)
+        if (k->insts[i].op == LP_REDUCE || (k->insts[i].op == LP_STORE && k->phases[k->insts[i].phase].kind == LP_ROW))
+            return true;
+    return passes > 1;
+}
 bool lp_wants_inner(const lp_kernel *k);        /* code for a known inner size would be faster */
 void lp_set_ahead(lp_kernel *k);                /* the hints of buffers that are read, from their sizes */
 

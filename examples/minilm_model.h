@@ -1,5 +1,5 @@
-/* minilm_model.h: all-MiniLM-L6-v2 as a user writes it: a BERT encoder, the mean over a sentence's tokens, normalised. Field names are those of the
- * model's own state dict, so that kn_load_state reads its file as it is. */
+/* minilm_model.h: all-MiniLM-L6-v2 as a user writes it: a BERT encoder, the mean over a sentence's tokens, normalised. Field names are
+ * those of the model's own state dict, so that kn_load_state reads its file as it is. */
 #ifndef MINILM_MODEL_H
 #define MINILM_MODEL_H
 #include <kiln/kiln.h>

@@ -426,7 +426,7 @@ int main(int argc, char **argv)
 {
     const char *path = NULL, *filter = NULL;
     bool verbose = false;
-    const program_option known[] = {{"--verbose", .flag = &verbose}, {"--filter", .text = &filter}, {NULL}};
+    const program_option known[] = {{"--verbose", .flag = &verbose}, {"--filter", .text = &filter}, {.name = NULL}};
     if (!read_options(argc, argv, known, &path))
         return fprintf(stderr, "usage: module_conformance [FILE.json] [--verbose] [--filter CLASS]\n"), 2;
     if (path)

@@ -466,7 +466,7 @@ Test(cuda, without_the_toolkit_operators_run_on_the_host)
     kn_module_free(m);
 }
 
-/* ---- graphs as text ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- graphs as text ----------------------------------------------------------------------------------------------------------------- */
 Test(cuda, graphs_with_devices_print_and_parse)
 {
     static const char text[] = "graph (%0: f32[8, 4]{1, 8} on cuda:0, %1: scalar f64) {\n  %2 = add(%0, %1) : f32[8, 4] on cuda:0\n"

@@ -1,5 +1,5 @@
-/* test_cuda_cache.c: device code on disk: what one process compiled the next one loads, without so much as opening the compiler; what is damaged, or made by another
- * compiler, is made anew. On the simulated device, whose images are PTX. */
+/* test_cuda_cache.c: device code on disk: what one process compiled the next one loads, without so much as opening the compiler; what is
+ * damaged, or made by another compiler, is made anew. On the simulated device, whose images are PTX. */
 #include "codegen/object.h"
 #include "tests/support/on_device.h"
 #include "tracer/tr.h"
@@ -135,5 +135,38 @@ Test(cuda_cache, another_compiler_makes_its_own)
         cr_skip_test("no g++ for the host's stand-in");
     kb_env_set(KB_ENV_KN_NVRTC, beside_program(path, "libsimnvrtc.so"));
     cr_assert_gt(kernels_compiled(y), 0);
+    remove_folder();
+}
+
+/* ---- the compiler's file -------------------------------------------------------------------------------------------------------------------------- */
+/* A text's image counts while its compiler's file is as it was; then it is no image, and the next one takes its place. */
+Test(cuda_cache, an_image_of_a_changed_compiler_is_stale)
+{
+    use_folder();
+    char library[128];
+    size_t bytes = 0;
+    cg_cache_key key;
+    snprintf(library, sizeof library, "%s/compiler.so", folder);
+    for (int version = 1; version < 3; version++) {
+        FILE *f = fopen(library, "a");
+        cr_assert(f && fputs("a compiler\n", f) >= 0 && fclose(f) == 0);
+        cr_assert(cg_cache_key_of_text("a maker", "a text", &key), "%s", cg_cache_state_get().why);
+        cr_assert_null(cg_cache_get(&key, &bytes), "version %d", version);
+        key.library = library;
+        cg_cache_put(&key, "an image", 9);
+        for (int again = 0; again < 2; again++) {
+            char *image = cg_cache_get(&key, &bytes);
+            cr_assert(image && bytes == 9 && strcmp(image, "an image") == 0, "version %d", version);
+            kb_free(image);
+            cg_cache_forget();              /* as in another process */
+        }
+        cg_cache_key_free(&key);
+    }
+    cr_assert(cg_cache_key_of_text("another maker", "a text", &key));
+    cr_assert_null(cg_cache_get(&key, &bytes));
+    key.library = "";                       /* of a compiler whose file isn't known nothing is kept */
+    cg_cache_put(&key, "an image", 9);
+    cr_assert_null(cg_cache_get(&key, &bytes));
+    cg_cache_key_free(&key);
     remove_folder();
 }

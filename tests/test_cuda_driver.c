@@ -1,5 +1,6 @@
-/* test_cuda_driver.c: what stands between the library and a device: a driver that is missing, too old or without a device, and the devices' memory: blocks that are used
- * again, given back where memory is short, and the sentence where that doesn't help. On the simulated device; nothing here needs NVRTC. */
+/* test_cuda_driver.c: what stands between the library and a device: a driver that is missing, too old or without a device, and the devices'
+ * memory: blocks that are used again, given back where memory is short, and the sentence where that doesn't help. On the simulated device;
+ * nothing here needs NVRTC. */
 #include "tests/support/on_device.h"
 #include <stdio.h>
 
@@ -25,8 +26,15 @@ static void there_is_none(const char *driver, const char *why)
 
 #define SIMULATED "libsimcuda.so"
 Test(cuda_driver, none) { there_is_none("/nowhere/libcuda.so.1", "there is no CUDA driver on this machine"); }
-Test(cuda_driver, without_its_functions) { there_is_none("libsimnvrtc.so", "the CUDA driver is too old: it has no cuInit; update it to one for CUDA 12.0 or newer"); }
-Test(cuda_driver, the_toolkits_stub) { setenv("SIMCUDA_INIT", "34", 1); there_is_none(SIMULATED, "is the toolkit's stub: there is no driver on this machine"); }
+Test(cuda_driver, without_its_functions)
+{
+    there_is_none("libsimnvrtc.so", "the CUDA driver is too old: it has no cuInit; update it to one for CUDA 12.0 or newer");
+}
+Test(cuda_driver, the_toolkits_stub)
+{
+    setenv("SIMCUDA_INIT", "34", 1);
+    there_is_none(SIMULATED, "is the toolkit's stub: there is no driver on this machine");
+}
 Test(cuda_driver, no_device) { setenv("SIMCUDA_INIT", "100", 1); there_is_none(SIMULATED, "the CUDA driver finds no device (CUDA_VISIBLE_DEVICES may hide them)"); }
 Test(cuda_driver, all_hidden) { setenv("SIMCUDA_DEVICES", "0", 1); there_is_none(SIMULATED, "the CUDA driver finds no device (CUDA_VISIBLE_DEVICES may hide them)"); }
 Test(cuda_driver, does_not_start) { setenv("SIMCUDA_INIT", "999", 1); there_is_none(SIMULATED, "the CUDA driver does not start: "); }

@@ -1,5 +1,5 @@
-/* test_cuda_text.c: what the CUDA C that is written for a graph says, apart from what it computes: how wide accesses are, whether indices have 32 bits, what depends on
- * sizes, what is dumped. Facts of the text and of the PTX that NVRTC made of it; no measurement. */
+/* test_cuda_text.c: what the CUDA C that is written for a graph says, apart from what it computes: how wide accesses are, whether indices
+ * have 32 bits, what depends on sizes, what is dumped. Facts of the text and of the PTX that NVRTC made of it; no measurement. */
 #include "tests/support/cuda_sources.h"
 #include "tests/support/on_device.h"
 #include "tracer/tr.h"
@@ -27,7 +27,8 @@ Test(cuda_text, accesses_are_as_wide_as_they_may_be)
 {
     NVRTC();
     static const struct { const char *text; bool aligned; int widest, other; } cases[] = {
-        {CHAIN("f32", "[64, 100]", ""), true, 4, 4}, {CHAIN("f32", "[64, 100]", ""), false, 2, 2}, {CHAIN("f32", "[64, 100]", "{200, 1}"), true, 4, 4},
+        {CHAIN("f32", "[64, 100]", ""), true, 4, 4}, {CHAIN("f32", "[64, 100]", ""), false, 2, 2},
+        {CHAIN("f32", "[64, 100]", "{200, 1}"), true, 4, 4},
         {CHAIN("f32", "[64, 102]", "{204, 1}"), true, 3, 3}, {CHAIN("f32", "[64, 101]", "{202, 1}"), true, 2, 2}, {CHAIN("f32", "[64, 100]", "{201, 1}"), true, 4, 2},
         {CHAIN("f32", "[64, 100]", "{202, 1}"), true, 4, 2}, {CHAIN("f64", "[64, 100]", "{200, 1}"), true, 4, 4}, {CHAIN("f64", "[64, 101]", "{202, 1}"), true, 3, 3},
         {CHAIN("bf16", "[64, 104]", "{208, 1}"), true, 4, 4}, {CHAIN("bf16", "[64, 100]", "{200, 1}"), true, 3, 3}, {CHAIN("bf16", "[64, 101]", "{202, 1}"), true, 1, 1},
@@ -46,12 +47,14 @@ Test(cuda_text, accesses_are_as_wide_as_they_may_be)
     }
 }
 
-/* ---- indices --------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- indices ------------------------------------------------------------------------------------------------------------------------ */
 #define ROWS(sizes) "graph (%0: f32" sizes " on cuda:0) { %1 = softmax(%0) dim=1 return %1 }"
 #define TABLE(rows) "graph (%0: f32[" rows ", 8] on cuda:0, %1: i64[5] on cuda:0) { %2 = index_select(%0, %1) dim=0 return %2 }"
 
-/* 2^31 elements, or an offset as large, need 64 bits; so does what comes nearer to it than a loop's step, which would go on behind the largest int. Nothing of
- * these sizes is allocated: the text says it. */
+#define CONV(height) "graph (%0: f32[1, 1, " height ", 40000] on cuda:0, %1: f32[1, 1, 3, 3] on cuda:0) { %2 = conv2d(%0, %1, _) padding=[1] return %2 }"
+
+/* 2^31 elements, or an offset as large, need 64 bits; so does what comes nearer to it than a loop's step, which would go on behind the
+ * largest int. Nothing of these sizes is allocated: the text says it. */
 Test(cuda_text, indices_have_32_bits_where_nothing_overflows)
 {
     NVRTC();
@@ -62,6 +65,8 @@ Test(cuda_text, indices_have_32_bits_where_nothing_overflows)
         {CHAIN("f32", "[3, 8]", "{1073741824, 1}"), true}, {CHAIN("f32", "[2, 8]", "{1073741824, 1}"), false}, {CHAIN("f32", "[2, 8]", "{1, 2147483648}"), true},
         {ROWS("[2097152, 1024]"), true}, {ROWS("[1048576, 1024]"), false}, {ROWS("[2147483647, 1]"), true}, {ROWS("[1, 2147483647]"), true},
         {TABLE("134217728"), true}, {TABLE("67108864"), false},
+        /* a convolution's own arithmetic is in ints, whatever its parameters are */
+        {CONV("100"), false}, {CONV("40000"), true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_sources s;

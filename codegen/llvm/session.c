@@ -180,7 +180,7 @@ static bool optimise(LLVMModuleRef m, LLVMTargetMachineRef tm)
 static bool build(const lp_kernel *k, LLVMContextRef cx, LLVMModuleRef m, ll_isa isa, const char *symbol)
 {
     size_t n = (size_t)k->n_insts + 1, buffers = (size_t)k->n_buffers + 1;
-    size_t bytes = sizeof(ll_emit) + n * (sizeof(ll_value) + sizeof(uint32_t) + sizeof(bool)) + (LP_MAX_OUTER + 3) * buffers * sizeof(LLVMValueRef) + 64;
+    size_t bytes = sizeof(ll_emit) + n * (sizeof(ll_value) + sizeof(uint32_t) + 2 * sizeof(bool)) + (LP_MAX_OUTER + 3) * buffers * sizeof(LLVMValueRef) + 64;
     ll_emit *e = ll_host->alloc(bytes);
     if (!e)
         return false;
@@ -191,6 +191,8 @@ static bool build(const lp_kernel *k, LLVMContextRef cx, LLVMModuleRef m, ll_isa
     e->stride = e->row + buffers;
     e->last_use = (uint32_t *)(e->stride + (LP_MAX_OUTER + 1) * buffers);
     e->varies = (bool *)(e->last_use + n);
+    e->dead = e->varies + n;
+    e->dead = e->varies + n;
     e->k = k, e->isa = isa, e->cx = cx, e->m = m;
     e->b = LLVMCreateBuilderInContext(cx);
     bool ok = ll_emit_kernel(e, symbol);

@@ -1,8 +1,9 @@
 /* compile.c: NVRTC, opened at the first compilation, and from source text to an image.
  *
- * The library is sought at KN_NVRTC, then in CUDA_HOME and CUDA_PATH, then by the loader, versions 13 and 12. Whether there is one is seen without opening it
- * where its file can be named, so that a process whose code is all on disk never loads it. It finds its own libnvrtc-builtins through the loader. Programs have no header; -no-cache keeps NVRTC from asking a driver for a cache of its own. An architecture newer than the library
- * knows is compiled for as PTX of the newest one that it does, which drivers translate. */
+ * The library is sought at KN_NVRTC, then in CUDA_HOME and CUDA_PATH, then by the loader, versions 13 and 12. Whether there is one is seen
+ * without opening it where its file can be named, so that a process whose code is all on disk never loads it. It finds its own
+ * libnvrtc-builtins through the loader. Programs have no header; -no-cache keeps NVRTC from asking a driver for a cache of its own. An
+ * architecture newer than the library knows is compiled for as PTX of the newest one that it does, which drivers translate. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -65,7 +66,8 @@ static bool open_library(void)
     const char *given = nv_host->env("KN_NVRTC");
     if (*given)
         return open_at(given);
-    return any_in(getenv("CUDA_HOME"), open_at) || any_in(getenv("CUDA_PATH"), open_at) || open_at("libnvrtc.so.13") || open_at("libnvrtc.so.12") || open_at("libnvrtc.so");
+    return any_in(getenv("CUDA_HOME"), open_at) || any_in(getenv("CUDA_PATH"), open_at) || open_at("libnvrtc.so.13")
+        || open_at("libnvrtc.so.12") || open_at("libnvrtc.so");
 }
 
 static bool find_symbols(void)
@@ -89,7 +91,8 @@ static void ask_version(void)
 {
     int major = 0, minor = 0, n = 0, archs[64];
     Dl_info info;
-    snprintf(file_name, sizeof file_name, "%s", dladdr((void *)(uintptr_t)api.CompileProgram, &info) && info.dli_fname && info.dli_fname[0] == '/' ? info.dli_fname : "");
+    snprintf(file_name, sizeof file_name, "%s", dladdr((void *)(uintptr_t)api.CompileProgram, &info) && info.dli_fname && info.dli_fname[0] == '/'
+             ? info.dli_fname : "");
     api.Version(&major, &minor);
     snprintf(version, sizeof version, "%d.%d", major, minor);
     if (api.GetNumSupportedArchs(&n) != NV_OK || n > 64 || api.GetSupportedArchs(archs) != NV_OK)
@@ -125,7 +128,8 @@ static bool ready(void)
 bool nv_there(void)
 {
     const char *given = nv_host->env("KN_NVRTC");
-    if (*given ? strchr(given, '/') && is_readable(given) : any_in(getenv("CUDA_HOME"), is_readable) || any_in(getenv("CUDA_PATH"), is_readable))
+    if (*given ? strchr(given, '/') && is_readable(given) : any_in(getenv("CUDA_HOME"), is_readable)
+        || any_in(getenv("CUDA_PATH"), is_readable))
         return true;
     return ready();
 }
@@ -176,7 +180,8 @@ static void write_file(const char *stem, const char *end, const void *data, size
     fclose(f);
 }
 
-/* Writes the text, and says what its files are called: dir/name, or dir/name.2 where another text has that name. "" where nothing is dumped. */
+/* Writes the text, and says what its files are called: dir/name, or dir/name.2 where another text has that name. "" where nothing is
+ * dumped. */
 static void dump_text(const char *dir, const char *name, const char *text, char *stem, size_t size)
 {
     char path[1200];
@@ -185,7 +190,8 @@ static void dump_text(const char *dir, const char *name, const char *text, char 
         return;
     pthread_mutex_lock(&dumping);
     for (int i = 1; i < 10000; i++) {
-        if (snprintf(stem, size, i > 1 ? "%s/%s.%d" : "%s/%s", dir, name, i) >= (int)size || snprintf(path, sizeof path, "%s.cu", stem) >= (int)sizeof path) {
+        if (snprintf(stem, size, i > 1 ? "%s/%s.%d" : "%s/%s", dir, name, i) >= (int)size
+            || snprintf(path, sizeof path, "%s.cu", stem) >= (int)sizeof path) {
             *stem = 0;
             break;
         }

@@ -31,8 +31,10 @@ void op_integers(op_text *o, const char *stem, int n, const int64_t *values)
 
 const kb_layout *op_in_layout(const op_text *o, int k) { return k < o->c->n_in && o->c->in[k].layout && !o->c->in[k].weak ? o->c->in[k].layout : NULL; }
 
-static bool is_small(const kb_call *c)
+/* The largest offset or number of elements of all operands and results */
+static int64_t extent(const kb_call *c)
 {
+    int64_t most = 0;
     for (int i = 0; i < c->n_in + c->n_out; i++) {
         const kb_buf *b = i < c->n_in ? &c->in[i] : &c->out[i - c->n_in];
         int64_t last = 0;
@@ -40,10 +42,10 @@ static bool is_small(const kb_call *c)
             continue;
         for (int d = 0; d < b->layout->rank; d++)
             last += (b->layout->sizes[d] - 1) * b->layout->strides[d];
-        if (b->layout->numel >= OP_INT || last >= OP_INT)
-            return false;
+        last = b->layout->numel > last ? b->layout->numel : last;
+        most = last > most ? last : most;
     }
-    return true;
+    return most;
 }
 
 /* a type of that many bytes, for copies */
@@ -308,7 +310,8 @@ static const char *op_name(kb_opcode op)
 
 char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *l)
 {
-    op_text o = {.c = c, .l = l, .index = is_small(c) ? "int" : "long long", .aligned = aligned, .arch = arch};
+    op_text o = {.c = c, .l = l, .index = extent(c) < OP_INT ? "int" : "long long", .ints = extent(c) < INT64_C(1) << 31,
+        .aligned = aligned, .arch = arch};
     nv_text all = {0};
     char bounds[16] = "";
     (void)multiprocessors;

@@ -1,10 +1,12 @@
-/* op.h: what the files share that write operators' own kernels: op.c, attention.c, window.c, fold.c, place.c, order.c, random.c, select.c. */
+/* op.h: what the files share that write operators' own kernels: op.c, attention.c, window.c, fold.c, place.c, order.c, random.c,
+ * select.c. */
 #ifndef NV_OP_H
 #define NV_OP_H
 #include "codegen/nvrtc/nv.h"
 #include <string.h>
 
-/* Indices are ints where no offset and no number of elements reaches OP_INT: sums and differences of two, and twice one, are ints then, too. */
+/* Indices are ints where no offset and no number of elements reaches OP_INT: sums and differences of two, and twice one, are ints then,
+ * too. */
 enum { OP_BLOCK = 256, OP_INT = 1 << 30 };
 
 typedef struct op_text {
@@ -12,6 +14,7 @@ typedef struct op_text {
     const kb_call *c;
     cg_launch *l;
     const char *index;
+    bool ints;                  /* every single offset and number of elements is an int: where the text itself says int */
     bool aligned;
     int arch;
     int blocks;                 /* that a multiprocessor is to have room for; 0: not said */

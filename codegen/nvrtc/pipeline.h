@@ -1,6 +1,6 @@
-/* pipeline.h: the text that both products by asynchronous copies are written around (product_ffma.c, product_mma.c): strips of A and B go to shared memory by
- * cp.async, STAGES - 1 of them ahead, one barrier a strip; in the end the block's results pass through shared memory, so that they, the bias and what an epilogue
- * reads are accessed along rows. A body is
+/* pipeline.h: the text that both products by asynchronous copies are written around (product_ffma.c, product_mma.c): strips of A and B go
+ * to shared memory by cp.async, STAGES - 1 of them ahead, one barrier a strip; in the end the block's results pass through shared memory,
+ * so that they, the bias and what an epilogue reads are accessed along rows. A body is
  *
  *     PIPELINE_SHAPES  its own constants: SA and SB, elements of a strip of A and B; PITCH, floats from one row of results to the next
  *     PIPELINE_OPEN    rows, cols, strips; its own registers

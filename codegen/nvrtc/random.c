@@ -1,4 +1,5 @@
-/* random.c: uniform numbers, dropout, randint, bernoulli and multinomial with replacement, element for element those of the CPU (base/philox.h): a thread makes one block of four. */
+/* random.c: uniform numbers, dropout, randint, bernoulli and multinomial with replacement, element for element those of the CPU
+ * (base/philox.h): a thread makes one block of four. */
 #include "codegen/nvrtc/op.h"
 
 static const char philox[] =

@@ -1,9 +1,11 @@
-/* select.c: results whose size depends on values, which somebody has counted: nonzero, masked_select, bincount; and multinomial with replacement.
+/* select.c: results whose size depends on values, which somebody has counted: nonzero, masked_select, bincount; and multinomial with
+ * replacement.
  *
- * COMPACTION is one block's work: it goes through the elements in order, each thread has the next PIECE of them, and places follow from counts: of a warp by
- * shuffles, of the block through shared memory. So results are in the CPU's order and no block waits for another. More or fewer than were counted are the host's
- * error; nothing is written past the result.
- * BINCOUNT adds whole numbers, in any order, by atomics; with weights a thread has a bin and adds in the order of elements, the CPU's bits, where that is little work. */
+ * COMPACTION is one block's work: it goes through the elements in order, each thread has the next PIECE of them, and places follow from
+ * counts: of a warp by shuffles, of the block through shared memory. So results are in the CPU's order and no block waits for another. More
+ * or fewer than were counted are the host's error; nothing is written past the result.
+ * BINCOUNT adds whole numbers, in any order, by atomics; with weights a thread has a bin and adds in the order of elements, the CPU's bits,
+ * where that is little work. */
 #include "codegen/nvrtc/op.h"
 #include <stdio.h>
 

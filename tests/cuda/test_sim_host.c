@@ -111,7 +111,8 @@ Test(sim_host, half_a_warp_shuffles)
     cr_assert_eq(sim_launch(d_f, f, 1, 32, 0, (void *[]){ &p }), 719);
 }
 
-/* The sanitizer ends the process, a child here; by a trap, since its report would count as this run's. Where the pointer is aligned nothing happens. */
+/* The sanitizer ends the process, a child here; by a trap, since its report would count as this run's. Where the pointer is aligned
+ * nothing happens. */
 Test(sim_host, misaligned_vector)
 {
     setenv("SIMNVRTC_FLAGS", "-fsanitize-undefined-trap-on-error", 1);
@@ -126,6 +127,7 @@ Test(sim_host, misaligned_vector)
             _exit(sim_launch(d_f, f, 1, 32, 0, (void *[]){ &a, &b }) != 0);
         }
         cr_assert_eq(waitpid(child, &status, 0), child);
-        cr_assert(off ? WIFSIGNALED(status) && WTERMSIG(status) == SIGILL : WIFEXITED(status) && WEXITSTATUS(status) == 0, "off by %d: status %x", off, status);
+        cr_assert(off ? WIFSIGNALED(status) && WTERMSIG(status) == SIGILL : WIFEXITED(status) && WEXITSTATUS(status) == 0,
+            "off by %d: status %x", off, status);
     }
 }

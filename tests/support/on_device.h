@@ -7,6 +7,7 @@
 #include "base/device.h"
 #include "base/env.h"
 #include "codegen/device.h"
+#include "tests/support/program.h"
 #include "tests/support/sim.h"
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
@@ -14,17 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* A file beside the running program, in a buffer of 4,096. */
-static inline char *beside_program(char *path, const char *name)
-{
-    ssize_t n = readlink("/proc/self/exe", path, 4000);
-    path[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(path, '/');
-    cr_assert_not_null(slash);
-    strcpy(slash + 1, name);
-    return path;
-}
 
 static const sim_device *sim __attribute__((unused));          /* the device of the test that runs */
 

@@ -7,6 +7,16 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A file beside the running program, in a buffer of 4,096 */
+static inline char *beside_program(char *path, const char *name)
+{
+    ssize_t n = readlink("/proc/self/exe", path, 4000);
+    while (n > 0 && path[n - 1] != '/')
+        n--;
+    snprintf(path + (n > 0 ? n : 0), (size_t)(4096 - (n > 0 ? n : 0)), "%s", name);
+    return path;
+}
+
 /* The folder of builds: that above the running program's. Room for 4,096 bytes; "" where it isn't known. */
 static inline char *build_folder(char *path)
 {
