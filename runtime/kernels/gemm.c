@@ -464,16 +464,20 @@ static void turn(part *p)
 }
 
 /* ---- tiny products ----------------------------------------------------------------------------------------------------------- */
+/* A few outputs, number by number. False: g isn't for it. */
+static __attribute__((noinline)) bool run_outputs(const kb_gemm *g, const kb_gemm_kernels *kernels)
+{
+    if (g->k == 0 || g->packed || g->batch_rank || g->finish || (g->bias && (g->bias_row != 0 || g->bias_col != 1)))
+        return false;
+    kb_rows r = {g->a, g->a_row, g->a_col, g->b, g->b_col, g->b_row, g->c, g->ldc, g->bias, g->m, g->n, g->k};
+    return kernels->outputs(&r);
+}
+
 /* What is prepared for larger products would cost more than these themselves: one block of k, without packing. False: g is none of them. */
 static bool run_tiny(const kb_gemm *g, const kb_gemm_kernels *kernels)
 {
     bool contiguous = !g->packed && g->b_row == 1 && g->n > 1;
-    if (g->k == 0 || g->batch_rank || g->finish || (g->bias && (g->bias_row != 0 || g->bias_col != 1)))
-        return false;
-    if (g->m * g->n <= KB_GEMM_FEW && !g->packed
-        && kernels->outputs(&(kb_rows){g->a, g->a_row, g->a_col, g->b, g->b_col, g->b_row, g->c, g->ldc, g->bias, g->m, g->n, g->k}))
-        return true;
-    if (g->k > BLOCK || g->m * g->n * g->k > TINY_WORK)
+    if (g->k == 0 || g->k > BLOCK || g->m * g->n * g->k > TINY_WORK || g->batch_rank || g->finish || (g->bias && (g->bias_row != 0 || g->bias_col != 1)))
         return false;
     if (contiguous && g->m <= kernels->rows_nt) {
         kernels->product_nt(&(kb_rows){g->a, g->a_row, g->a_col, g->b, g->b_col, 1, g->c, g->ldc, g->bias, g->m, g->n, g->k});
@@ -508,7 +512,7 @@ static bool run_tiny(const kb_gemm *g, const kb_gemm_kernels *kernels)
 int kb_gemm_f32(const kb_gemm *g)
 {
     const kb_gemm_kernels *kernels = kernels_now();
-    if (g->m > 0 && g->n > 0 && run_tiny(g, kernels))
+    if (g->m > 0 && g->n > 0 && ((g->m * g->n <= KB_GEMM_FEW && run_outputs(g, kernels)) || run_tiny(g, kernels)))
         return 1;
     job j = {.g = g};
     kb_gemm turned;
