@@ -244,8 +244,8 @@ static void summary(writer *w, tr_module *m)
         fprintf(w->f, "%llu graphs share the code of others\n", (unsigned long long)m->shared);
     if (m->plans)
         fprintf(w->f, "%llu plans for further sizes without a compilation (%.1f ms)\n", (unsigned long long)m->plans, (double)m->plan_us / 1000);
-    fprintf(w->f, "%llu compilations (%.1f ms by the clock, %.1f ms of CPU time), %llu recompilations, %llu fallbacks, %llu break sites\n", s.compiles, (double)s.compile_us / 1000, (double)s.compile_cpu_us / 1000, s.recompiles,
-            s.fallbacks, s.break_sites);
+    fprintf(w->f, "%llu compilations (%.1f ms by the clock, %.1f ms of CPU time), %llu recompilations, %llu fallbacks, %llu break sites\n",
+            s.compiles, (double)s.compile_us / 1000, (double)s.compile_cpu_us / 1000, s.recompiles, s.fallbacks, s.break_sites);
     if (s.kernels_compiled + s.cache_hits)
         fprintf(w->f, "%llu kernels compiled, %llu taken from the object cache (%.1f KB)\n", s.kernels_compiled, s.cache_hits, (double)s.cache_bytes / 1e3);
     if (m->kernels_quick)
@@ -278,8 +278,8 @@ static void graph_line(writer *w, const tr_graph *g)
         put_text(w, "site", g->end->site);
         return;
     }
-    fprintf(w->f, "  graph %d: %d ops -> %d kernels, %d products, %d eager steps, %d values out, arena %lld bytes, %lld with results (operators one by one: %lld), compiled in %.1f ms (CPU time %.1f); "
-            "%llu runs; ends at %s %s\n", g->number, g->n_ops, s->kernels, s->products, s->eager_steps, v ? v->n_outputs : 0, (long long)s->arena_bytes,
+    fprintf(w->f, "  graph %d: %d ops -> %d kernels, %d products, %d eager steps, %d values out, arena %lld bytes, "
+            "%lld with results (operators one by one: %lld), compiled in %.1f ms (CPU time %.1f); %llu runs; ends at %s %s\n", g->number, g->n_ops, s->kernels, s->products, s->eager_steps, v ? v->n_outputs : 0, (long long)s->arena_bytes,
             (long long)planned, (long long)s->liveness_bytes, g->compile_ms, g->compile_cpu_ms, runs, where, g->end->site ? g->end->site : "");
 }
 

@@ -424,7 +424,8 @@ INLINE void columns_nt(const kb_rows *r, int64_t n, int rows, int panels)
     }
 EACH_ROWS_NT(NT, 0)
 
-/* Few outputs leave a vector's lanes empty: numbers one by one, their chains side by side. Each step of k waits for the one before it, whatever is done. */
+/* Few outputs leave a vector's lanes empty: numbers one by one, their chains side by side. Each step of k waits for the one before it,
+ * whatever is done. */
 #if defined(__FMA__)
 enum { FEW = KB_GEMM_FEW };
 INLINE void outputs_nt(const kb_rows *r, int rows, int cols)
