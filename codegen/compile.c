@@ -119,6 +119,7 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     kn_status s = KN_E_INTERNAL;
     bool all_eager = p->device ? !cg_device_backend_get() : o && o->no_backend;
     p->want_text = dir || (o && o->text);
+    p->whole = dir || (o && o->whole);
     for (int i = 0; i < 4 && s == KN_E_INTERNAL; i++) {
         builder_fini(&b);
         s = group_and_lower(&b, g, p->device, all_eager, o && o->fast, limits[i]);

@@ -280,18 +280,6 @@ bool cg_device_form_of(int device, const kb_call *call, cg_device_form *f)
     return f->entry != NULL;
 }
 
-/* One pass along the row, nothing reduced, nothing stored once a row. */
-static bool works_on_elements(const lp_kernel *k)
-{
-    int passes = 0;
-    for (int p = 0; p < k->n_phases; p++)
-        passes += k->phases[p].kind == LP_MAP;
-    for (int64_t i = 0; i < k->n_insts; i++)
-        if (k->insts[i].op == LP_REDUCE || (k->insts[i].op == LP_STORE && k->phases[k->insts[i].phase].kind == LP_ROW))
-            return false;
-    return passes == 1;
-}
-
 /* The kernel's buffer that is the product's result, where the kernel may work on single elements of it. -1: it may not. */
 static int result_buffer(const cg_step *st)
 {
@@ -301,7 +289,7 @@ static int result_buffer(const cg_step *st)
         rows *= st->product->gemm.batch[d];
     for (int d = 0; d < st->k->n_outer; d++)
         of_kernel *= st->k->outer[d].size;
-    if (st->any_scratch || !works_on_elements(st->k) || st->k->inner.size != st->product->gemm.n || of_kernel != rows)
+    if (st->any_scratch || lp_reduces(st->k) || st->k->inner.size != st->product->gemm.n || of_kernel != rows)
         return -1;
     for (int b = 0; b < st->n_ptrs; b++)
         if (st->k->buffers[b].read && !st->k->buffers[b].written && st->ptrs[b].slot == st->product->c.slot && st->ptrs[b].offset == st->product->c.offset) {

@@ -218,7 +218,7 @@ typedef struct cg_step {
     bool writes_input;          /* storage older than the run */
     /* a kernel, where k is set */
     cg_device_step *device;     /* code of a device's program; NULL: of the CPU's, or an eager call */
-    lp_fn fn;                   /* NULL: interpreted */
+    lp_fn fn;                   /* NULL: interpreted. Better code may come while others run it: cg_program_settle */
     cg_kernel_entry *entry;
     const lp_kernel *k;         /* interpreted: its own; else the one that was compiled, which may have other sizes */
     const int64_t *shape;
@@ -258,7 +258,8 @@ struct cg_program {
     double *consts;
     bool *packs;                /* by input; NULL: nowhere */
     cg_control **controls;      int64_t n_controls, cap_controls;
-    bool want_text;
+    bool want_text, whole;      /* as the options have them */
+    _Atomic(bool) unsettled;    /* kernels of it have quick code and wait for better */
     int max_bufs;
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
     cg_stats stats;
@@ -292,6 +293,14 @@ void cg_cache_put_kernel(kb_text *t, const lp_kernel *k);
 void cg_run_jobs(cg_program *p, int64_t n, void (*run)(void *arg, int64_t begin, int64_t end, int worker), void *arg);
 kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir);
 void cg_kernel_release(cg_kernel_entry *e);
+bool cg_kernel_improve(cg_kernel_entry *e);     /* of a kernel with quick code: better code. False: it stays as it is */
+/* tiers.c: the kernel, counted by the caller for it, waits for better code; false: it can't, and isn't taken. cg_tiers_go_on: somebody still waits. */
+bool cg_tiers_add(cg_kernel_entry *e);
+void cg_tiers_go_on(void);
+void cg_tiers_stop(void);                       /* what waits is dropped, what is under way waited for */
+void cg_tiers_fork_lock(bool take);             /* before any other lock */
+/* exec.c, at the beginning of a run of an unsettled program: steps take the better code that has come. */
+void cg_program_settle(const cg_program *p);
 bool cg_checking(void);         /* debug builds, KN_CHECK: graphs and kernels are verified on their way */
 bool cg_interpreting(void);     /* KN_BACKEND=interp */
 const char *cg_env(const char *name);

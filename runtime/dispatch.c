@@ -7,38 +7,27 @@
 #include "base/profile.h"
 #include <string.h>
 
-kn_dtype rt_scalar_bits(const kn_value *v, int64_t *bits)
+/* A thread's first op. */
+static __attribute__((noinline)) void first_dispatch(const rt_op *c, kn_tensor **out)
 {
-    switch ((kn_kind)v->kind) {
-    case KN_KIND_INT:
-        *bits = v->as.i;
-        return KN_I64;
-    case KN_KIND_BOOL:
-        *bits = v->as.i != 0;
-        return KN_BOOL;
-    case KN_KIND_DOUBLE:
-        memcpy(bits, &v->as.d, sizeof *bits);
-        return KN_F64;
-    case KN_KIND_NONE: case KN_KIND_TENSOR: case KN_KIND_STRING: case KN_KIND_TUPLE: case KN_KIND_DICT: case KN_KIND_MODULE: case KN_KIND_INVALID:
-        break;
-    }
-    return 0;
-}
-
-void rt_dispatch(const rt_op *c, kn_tensor **out)
-{
-    rt_ctx *ctx = rt_get();
-    if (__builtin_expect(!ctx, 0)) {
-        kn_tensor *bad = rt_error_tensorf(KN_E_MEMORY, NULL, NULL, "out of memory");
-        for (int i = 0; i < KB_MAX_OUT; i++)
-            out[i] = bad;
+    if (rt_ctx_new_for_thread()) {
+        rt_dispatch(c, out);
         return;
     }
-    if (ctx->trace) {
-        rt_enter(ctx);
+    kn_tensor *bad = rt_error_tensorf(KN_E_MEMORY, NULL, NULL, "out of memory");
+    for (int i = 0; i < KB_MAX_OUT; i++)
+        out[i] = bad;
+}
+
+/* Whatever it calls is called last, so that nothing is saved and restored here. */
+void rt_dispatch(const rt_op *c, kn_tensor **out)
+{
+    rt_ctx *ctx = rt_get_known();
+    if (__builtin_expect(!ctx, 0))
+        first_dispatch(c, out);
+    else if (ctx->trace)
         ctx->trace->ops->op(ctx->trace, ctx, c, out);
-        rt_leave(ctx);
-    } else
+    else
         rt_eager(ctx, c, out);
 }
 

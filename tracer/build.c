@@ -333,7 +333,8 @@ bool tr_job_find(tr_job *j)
 void tr_job_compile(tr_job *j)
 {
     uint64_t start = tr_now(), cpu = kb_thread_cpu();
-    cg_options o = {.name = "graph", .fast = j->module->options.math == KN_FAST, .reduce_overhead = j->module->options.reduce_overhead, .no_backend = cg_has_no_backend(j->ir)};
+    cg_options o = {.name = "graph", .fast = j->module->options.math == KN_FAST, .reduce_overhead = j->module->options.reduce_overhead, .no_backend = cg_has_no_backend(j->ir),
+                    .whole = j->module->options.background};
     cg_program *code = o.no_backend ? NULL : cg_compile(j->ir, &o);
     if (!code && cg_has_no_backend(j->ir)) {
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
@@ -367,7 +368,10 @@ static void count(tr_job *j)
     if (cg_program_device(j->variant->program) && j->graph->stats.eager_steps && !j->no_backend)
         tr_module_note(m, BREAK_HOST_STEP, j->graph->end->site, "graph %d: %d of its operators run on the host", j->graph->number, j->graph->stats.eager_steps);
     m->kernels_compiled += (uint64_t)j->graph->stats.kernels_compiled;
+    m->kernels_quick += (uint64_t)j->graph->stats.kernels_quick;
     m->cache_hits += (uint64_t)j->graph->stats.cache_hits;
+    if (j->graph->stats.kernels_quick)
+        tr_trace("graph %d: %d kernels have quick code, better code follows", j->graph->number, j->graph->stats.kernels_quick);
     m->cache_misses += (uint64_t)j->graph->stats.cache_misses;
     m->cache_bytes += (uint64_t)j->graph->stats.cache_bytes;
     if (j->generic && !j->graph->stats.kernels_compiled) {

@@ -49,7 +49,7 @@ static void fail_event(tr_frame *f, const tr_event *e, const char *handed_on)
 
 static kn_status operand(tr_frame *f, tr_code c, kb_buf *b)
 {
-    if (tr_kind(c) == TR_NONE) {
+    if (tr_kind(c) == TR_NOTHING) {
         *b = (kb_buf){0};
         return KN_OK;
     }

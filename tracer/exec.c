@@ -186,6 +186,12 @@ static kn_status gather(tr_frame *f, const tr_variant *v, run_room *r)
     for (int i = 0; i < v->n_inputs; i++) {
         int64_t offset;
         const kb_layout *l;
+        if (tr_kind(v->inputs[i]) == TR_EXTERN) {
+            const kn_tensor *t = f->externs[tr_index(v->inputs[i])];
+            r->storages[i] = t->storage;
+            r->inputs[i] = rt_tensor_data(t);
+            continue;
+        }
         rt_storage *s = tr_locate(f, v->inputs[i], &offset, &l);
         if (!s) {
             if (tr_need_slot(f, tr_index(v->inputs[i])) != KN_OK)

@@ -132,25 +132,27 @@ static tr_event *append(tr_frame *f, const rt_op *c, const tr_code *in, uint32_t
     e->writes = writes;
     e->size_mask = kb_size_mask(c->op, c->n_words, c->words);
     e->checks = kb_op_checks(c->op, c->words);
-    e->plain = n_out == 1 && c->op != OP_custom && !(info->flags & KB_F_CONTROL) && !f->generic;
-    e->known = e->plain && n_externs == f->n_externs && n_scalars == f->n_scalars;
     e->first_slot = f->n_slots;
     e->first_scalar = f->n_scalars;
     e->first_extern = f->n_externs;
-    e->n_scalar = (uint16_t)(n_scalars - f->n_scalars);
+    e->end = (tr_numbers){f->n_slots + (uint32_t)n_out, n_scalars};
     e->site = c->site;
     e->path = path_of(f);
     memcpy((void *)(uintptr_t)e->in, in, (size_t)c->n_in * sizeof *in);
     if (c->n_words)
         memcpy((void *)(uintptr_t)e->words, c->words, (size_t)c->n_words * sizeof *c->words);
     kb_words_retain(c->op, c->words);
-    for (uint32_t i = f->n_externs; i < n_externs; i++) {
-        const kn_tensor *t = f->externs[i];
-        ((tr_bind *)(uintptr_t)e->bind)[i - f->n_externs] = (tr_bind){i, kb_layout_retain(t->layout)};
-    }
+    for (uint32_t i = f->n_externs; i < n_externs; i++)
+        ((const kb_layout **)(uintptr_t)e->bind)[i - f->n_externs] = kb_layout_retain(f->externs[i]->layout);
     for (size_t i = 0; i < n_out; i++)
         e->out[i] = place_of(f, c, in, out[i], f->n_slots + (uint32_t)i);
     e->layout = n_out ? e->out[0].layout : NULL;
+    e->room = f->n_slots + (uint32_t)n_out;
+    e->room = n_externs > e->room ? n_externs : e->room;
+    e->room = n_scalars > e->room ? n_scalars : e->room;
+    e->plain = n_out == 1 && c->op != OP_custom && !(info->flags & KB_F_CONTROL) && !f->generic;
+    if (e->plain && n_externs == f->n_externs && n_scalars == f->n_scalars && c->n_in <= TR_FEW_IN)
+        e->reach = e->room;
     return e;
 }
 
@@ -180,7 +182,7 @@ static void forget(tr_event *e)
     for (int i = 0; i < e->n_out; i++)
         kb_layout_release(e->out[i].layout);
     for (int i = 0; i < e->n_bind; i++)
-        kb_layout_release(e->bind[i].layout);
+        kb_layout_release(e->bind[i]);
 }
 
 static void raise(_Atomic(uint32_t) *max, uint32_t n)
@@ -192,9 +194,6 @@ static void raise(_Atomic(uint32_t) *max, uint32_t n)
 /* The event can be seen from here on; the frame's numbers move past it. */
 static void publish(tr_frame *f, tr_event *e, uint32_t n_externs, uint32_t n_scalars, kn_tensor **out)
 {
-    e->room = e->first_slot + e->n_out;
-    e->room = n_externs > e->room ? n_externs : e->room;
-    e->room = n_scalars > e->room ? n_scalars : e->room;
     raise(&f->entry->max_slots, e->first_slot + e->n_out + 8);
     raise(&f->entry->max_externs, n_externs + KB_MAX_IN);
     raise(&f->entry->max_scalars, n_scalars + KB_MAX_IN);

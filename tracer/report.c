@@ -146,6 +146,23 @@ static void end_list(writer *w)
     w->first = false;
 }
 
+/* Better code for kernels that got quick code first, of the process: silent in text where there are none. */
+static void tiers_state(writer *w)
+{
+    cg_tiers_state t = cg_tiers_state_get();
+    if (w->json) {
+        fputs(",\n  \"better_code\": {", w->f);
+        w->first = true;
+        put_count(w, "waiting", (unsigned long long)t.waiting);
+        put_count(w, "done", t.done);
+        put_count(w, "failed", t.failed);
+        put_number(w, "cpu_ms", t.cpu_ms);
+        fputc('}', w->f);
+    } else if (t.waiting || t.done || t.failed)
+        fprintf(w->f, "better code made in the background for %llu kernels of the process (%.1f ms of CPU time), %d wait, %llu keep their quick code\n",
+                (unsigned long long)t.done, t.cpu_ms, t.waiting, (unsigned long long)t.failed);
+}
+
 /* The object cache of the process: silent in text unless something is wrong with it. */
 static void cache_state(writer *w)
 {
@@ -207,10 +224,12 @@ static void summary(writer *w, tr_module *m)
         put_count(w, "plans", m->plans);
         put_count(w, "plan_us", m->plan_us);
         put_count(w, "kernels_compiled", s.kernels_compiled);
+        put_count(w, "kernels_quick", m->kernels_quick);
         put_count(w, "cache_hits", s.cache_hits);
         put_count(w, "cache_misses", s.cache_misses);
         put_count(w, "cache_bytes", s.cache_bytes);
         fputc('}', w->f);
+        tiers_state(w);
         cache_state(w);
         return;
     }
@@ -229,6 +248,9 @@ static void summary(writer *w, tr_module *m)
             s.fallbacks, s.break_sites);
     if (s.kernels_compiled + s.cache_hits)
         fprintf(w->f, "%llu kernels compiled, %llu taken from the object cache (%.1f KB)\n", s.kernels_compiled, s.cache_hits, (double)s.cache_bytes / 1e3);
+    if (m->kernels_quick)
+        fprintf(w->f, "%llu of the kernels had quick code first\n", (unsigned long long)m->kernels_quick);
+    tiers_state(w);
     cache_state(w);
 }
 
