@@ -1,10 +1,11 @@
 /* gpu_facts.c: what can be known without a GPU of the device code of the measured cases (bench/support/cases.c): every kernel compiles
  * to a cubin, and what the assembler says of it.
  *
- *     gpu_facts [--arch 90] [--spills N] [PATTERN]
+ *     gpu_facts [--arch 80,90,100] [--spills N] [PATTERN]
  *
  * A case runs on the CPU at its real sizes, so that there are graphs; each graph, put onto a device, is compiled for the simulated one
- * (SIMCUDA_CC is set to the architecture), which runs nothing of it, and each text that this made is compiled for real. For cases of
+ * (SIMCUDA_CC is set to the first architecture), which runs nothing of it, and each text that this made is compiled for real, for each
+ * architecture; they have to have the same texts. For cases of
  * rows and chains the accesses of global memory are counted in PTX: 16 bytes wide where pointers are aligned, and none so wide in the
  * twin for pointers that aren't. Emitted widths, not measured bandwidth. Without NVRTC, or without the simulated device, it says so and
  * ends with 0. Exit status 1: something doesn't compile, a text spills more than CUDA_MOST_SPILLED bytes, or more than N texts do at all.
@@ -22,9 +23,9 @@
 #include <unistd.h>
 
 enum { MOST_TEXTS = 4096 };
-static struct options { const char *pattern; int arch, spills; } options = {.arch = 90, .spills = CUDA_MOST_SPILLING};
+static struct options { const char *pattern; int archs[CUDA_MOST_ARCHS], n_archs, spills; } options = {.archs = {90}, .n_archs = 1, .spills = CUDA_MOST_SPILLING};
 static uint64_t seen[MOST_TEXTS];
-static int n_seen, n_spilling, failures, most_registers;
+static int n_seen, failures, n_spilling[CUDA_MOST_ARCHS], most_registers[CUDA_MOST_ARCHS];
 
 /* ---- a graph, put onto the device ----------------------------------------------------------------------------------------------------- */
 /* Sources say in a word where their result is. */
@@ -92,16 +93,18 @@ static void look_at(const char *name, char *text)
     snprintf(s.launch.name, sizeof s.launch.name, "%s", name);
     if (!first_sight(text))
         return;
-    if (!cuda_compile(&s, options.arch, false, &f)) {
-        printf("FAIL  %s for sm_%d: %s\n", name, options.arch, kn_last_error());
-        failures++;
-        return;
-    }
-    most_registers = f.registers > most_registers ? f.registers : most_registers;
-    if (f.spill_stores + f.spill_loads) {
-        n_spilling++;
+    for (int i = 0; i < options.n_archs; i++) {
+        if (!cuda_compile(&s, options.archs[i], false, &f)) {
+            printf("FAIL  %s for sm_%d: %s\n", name, options.archs[i], kn_last_error());
+            failures++;
+            continue;
+        }
+        most_registers[i] = f.registers > most_registers[i] ? f.registers : most_registers[i];
+        if (f.spill_stores + f.spill_loads == 0)
+            continue;
+        n_spilling[i]++;
         failures += f.spill_stores + f.spill_loads > CUDA_MOST_SPILLED;
-        printf("spills: %s for sm_%d: %d + %d bytes, %d registers\n", name, options.arch, f.spill_stores, f.spill_loads, f.registers);
+        printf("spills: %s for sm_%d: %d + %d bytes, %d registers\n", name, options.archs[i], f.spill_stores, f.spill_loads, f.registers);
     }
 }
 
@@ -139,10 +142,10 @@ static void check_widths(const bench_case *c, const ir_graph *g)
     for (int aligned = 0; aligned < 2; aligned++) {
         cuda_sources s;
         int wide = 0, failed = 0;
-        bool made = cuda_sources_of(&s, g, options.arch, aligned);
+        bool made = cuda_sources_of(&s, g, options.archs[0], aligned);
         for (int64_t i = 0; i < s.n && made; i++) {
             cuda_facts f;
-            failed += !cuda_compile(&s.v[i], options.arch, true, &f);
+            failed += !cuda_compile(&s.v[i], options.archs[0], true, &f);
             wide += failed ? 0 : f.loads[4] + f.stores[4];
         }
         if (!made || failed || (wide > 0) != aligned) {
@@ -155,6 +158,23 @@ static void check_widths(const bench_case *c, const ir_graph *g)
     }
 }
 
+/* What is dumped for the first architecture stands for all of them. */
+static void compare_texts(const bench_case *c, const ir_graph *g)
+{
+    cuda_sources first, s;
+    bool same = cuda_sources_of(&first, g, options.archs[0], true);
+    for (int k = 1; k < options.n_archs && same; k++) {
+        same = cuda_sources_of(&s, g, options.archs[k], true) && s.n == first.n;
+        for (int64_t i = 0; same && i < s.n; i++)
+            same = strcmp(s.v[i].text, first.v[i].text) == 0;
+        cuda_sources_free(&s);
+    }
+    cuda_sources_free(&first);
+    failures += !same;
+    if (!same)
+        printf("FAIL  %s: sm_%d has other texts than the rest; run it alone\n", c->name, options.archs[0]);
+}
+
 /* ---- cases ----------------------------------------------------------------------------------------------------------------------------------- */
 static void compile_graph(const bench_case *c, const ir_graph *from, const char *folder)
 {
@@ -165,6 +185,8 @@ static void compile_graph(const bench_case *c, const ir_graph *from, const char 
         printf("FAIL  %s: %s\n", c->name, p ? "some operators have no device code" : kn_last_error());
         failures++;
     }
+    if (g)
+        compare_texts(c, g);
     if (g && (strncmp(c->name, "chain", 5) == 0 || strcmp(c->name, "softmax") == 0 || strcmp(c->name, "layer_norm") == 0))
         check_widths(c, g);
     cg_program_free(p);
@@ -212,26 +234,36 @@ static void find_parts(void)
 {
     char path[4096], driver[4200], text[16];
     snprintf(driver, sizeof driver, "%s/tests/libsimcuda.so", build_folder(path));
-    snprintf(text, sizeof text, "%d", options.arch);
+    snprintf(text, sizeof text, "%d", options.archs[0]);
     find_backend();
     setenv("KN_CUDA_DRIVER", driver, 0);
     setenv("SIMCUDA_CC", text, 1);
 }
 
-static const program_option known[] = {{"--arch", .integer = &options.arch}, {"--spills", .integer = &options.spills}, {.name = NULL}};
+static bool take_archs(const char *text)
+{
+    options.n_archs = cuda_archs_of(text, options.archs);
+    return options.n_archs > 0;
+}
+
+static const program_option known[] = {{"--arch", .takes = take_archs}, {"--spills", .integer = &options.spills}, {.name = NULL}};
 
 int main(int argc, char **argv)
 {
     if (!read_options(argc, argv, known, &options.pattern))
-        return fprintf(stderr, "usage: gpu_facts [--arch 90] [--spills N] [PATTERN]\n"), 2;
+        return fprintf(stderr, "usage: gpu_facts [--arch 80,90,100] [--spills N] [PATTERN]\n"), 2;
     find_parts();
     if (!cg_device_backend_get() || kb_device_open(1) != KN_OK)
         return printf("skipped: %s\n", kn_last_error()), 0;
     for (const bench_case *c = bench_cases; c->name; c++)
         if (!options.pattern || strstr(c->name, options.pattern))
             run_case(c);
-    printf("bench set, sm_%d: %d texts, %d spill, at most %d registers\n", options.arch, n_seen, n_spilling, most_registers);
-    if (n_spilling > options.spills)
-        printf("FAIL  %d texts spill, at most %d may\n", n_spilling, options.spills);
-    return failures || n_spilling > options.spills || n_seen == 0;
+    for (int i = 0; i < options.n_archs; i++) {
+        printf("bench set, sm_%d: %d texts, %d spill, at most %d registers\n", options.archs[i], n_seen, n_spilling[i], most_registers[i]);
+        if (n_spilling[i] > options.spills) {
+            printf("FAIL  %d texts spill for sm_%d, at most %d may\n", n_spilling[i], options.archs[i], options.spills);
+            failures++;
+        }
+    }
+    return failures || n_seen == 0;
 }

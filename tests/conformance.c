@@ -384,8 +384,7 @@ static bool run_interpreter(const op_case *c, spy *s, const result *eager)
 }
 
 /* ---- as device code ---------------------------------------------------------------------------------------------------------------------------------- */
-enum { MAX_ARCHS = 8 };
-static int archs[MAX_ARCHS], n_archs, n_texts, n_spilling, most_registers;
+static int archs[CUDA_MOST_ARCHS], n_archs, n_texts, n_spilling, most_registers;
 static uint64_t texts_seen[1 << 16];
 static double source_ms;
 
@@ -519,11 +518,7 @@ static bool take_device(const char *text)
 
 static bool take_archs(const char *text)
 {
-    for (char *end; *text && n_archs < MAX_ARCHS; text = end + (*end == ',')) {
-        archs[n_archs] = (int)strtol(text, &end, 10);
-        if (end == text || archs[n_archs++] <= 0)
-            return false;
-    }
+    n_archs = cuda_archs_of(text, archs);
     return n_archs > 0;
 }
 

@@ -19,10 +19,8 @@ if grep -q '^skipped: ' <<<"$out"; then
     exit 0
 fi
 grep -E '^(spills|device code|[0-9]+ passed)' <<<"$out"
-for arch in 80 90 100; do
-    out=$("$build/bench/gpu_facts" --arch $arch) || { echo "$out"; exit 1; }
-    grep -E '^(spills|widths|bench set)' <<<"$out"
-done
+out=$("$build/bench/gpu_facts" --arch 80,90,100) || { echo "$out"; exit 1; }
+grep -E '^(spills|widths|bench set)' <<<"$out"
 "$build/tests/cuda_facts"
 export KN_CUDA_DRIVER=$PWD/$build/tests/libsimcuda.so
 for seed in 0 1; do

@@ -89,6 +89,18 @@ void cuda_sources_free(cuda_sources *s)
     memset(s, 0, sizeof *s);
 }
 
+int cuda_archs_of(const char *text, int archs[CUDA_MOST_ARCHS])
+{
+    int n = 0;
+    for (char *end; *text; text = end + (*end == ',')) {
+        long arch = strtol(text, &end, 10);
+        if (end == text || arch <= 0 || n == CUDA_MOST_ARCHS)
+            return 0;
+        archs[n++] = (int)arch;
+    }
+    return n;
+}
+
 static int number_before(const char *log, const char *what)
 {
     const char *at = log ? strstr(log, what) : NULL;

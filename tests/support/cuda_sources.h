@@ -16,6 +16,10 @@ typedef struct cuda_sources {
 bool cuda_sources_of(cuda_sources *s, const ir_graph *g, int arch, bool aligned);
 void cuda_sources_free(cuda_sources *s);
 
+/* "80,90,100" as numbers; how many, 0 where that isn't a list of them. */
+enum { CUDA_MOST_ARCHS = 8 };
+int cuda_archs_of(const char *text, int archs[CUDA_MOST_ARCHS]);
+
 /* What is put up with, of a set of texts: so many that spill, so many bytes each, stores and loads together. */
 enum { CUDA_MOST_SPILLING = 2, CUDA_MOST_SPILLED = 32 };
 
