@@ -103,13 +103,12 @@ static void make_group(const job *j, group *g, const float *x, int64_t rows, con
 /* A group through k, by the channels from o on; `next`: the weights that are needed then. */
 static void run_group(const job *j, const piece *p, const group *g, float *out, int64_t o, const float *next)
 {
-    int64_t panel = j->k * PANEL;
-    kk_spots t = {.step = j->stride[1], .w = p->weights + o * j->k, .panel = panel, .offset = j->offset, .cols = (int)min(j->kernels->cols, p->o1 - o), .first = true};
+    int64_t panel = j->k * PANEL, ahead = min(BLOCK, j->k);
+    const float *w = p->weights + o * j->k;
+    kk_spots t = {.step = j->stride[1], .w = w, .panel = panel, .fetch_step = ceil_div(PANEL, g->n), .offset = j->offset, .cols = (int)min(j->kernels->cols, p->o1 - o), .first = true};
     for (int64_t at = 0; at < j->k; at += t.k, t.w += t.k * PANEL, t.offset += t.k, t.first = false) {
         t.k = min(BLOCK, j->k - at);
         t.bias = p->bias && at + t.k == j->k ? p->bias + o : NULL;
-        t.fetch_step = ceil_div(PANEL, g->n);
-        t.fetch = at + t.k < j->k ? t.w + t.k * PANEL : next;
         t.c = out;
         const float *y = p->y + p->y0 * j->width + p->x0 + g->at;
         for (int i = 0; i < g->n; i++) {
@@ -119,9 +118,10 @@ static void run_group(const job *j, const piece *p, const group *g, float *out, 
             t.x[0] = g->tile[i].x[0];
             t.x[1] = g->tile[i].x[1];
             t.places = g->tile[i].places;
+            int64_t fetch = at + t.k * i / g->n + ahead;       /* each tile its share of what comes a block later */
+            t.fetch = fetch < j->k ? w + fetch * PANEL : next + (fetch - j->k) * PANEL;
             j->kernels->tile(&t);
             t.c += t.places * COLS;
-            t.fetch += t.k * t.fetch_step;
         }
     }
 }
