@@ -197,16 +197,20 @@ void kk_conv_planes(const kb_conv *c, const float *src, int64_t row0, int64_t ro
     }
 }
 
-/* Items: planes of y. */
+typedef struct direct_job { const kb_conv *c; int64_t parts; } direct_job;
+
+/* Items: planes of y, or parts of them, the first one of all planes first. */
 static void direct_range(void *arg, int64_t begin, int64_t end, int worker)
 {
-    const kb_conv *c = arg;
-    int64_t in = c->in[0] * c->in[1], places = kk_conv_places(c), channels = c->groups * c->cout, height = c->out[0];
-    int64_t most = c->cout > 1 ? 1 : max(1, AT_ONCE / (in + places));
+    const direct_job *j = arg;
+    const kb_conv *c = j->c;
+    int64_t in = c->in[0] * c->in[1], places = kk_conv_places(c), channels = c->groups * c->cout, all = c->batch * channels;
+    int64_t most = c->cout > 1 || j->parts > 1 ? 1 : max(1, AT_ONCE / (in + places));
     bool whole = in + places <= AT_ONCE || (c->finish && c->whole_rows);
-    for (int64_t row = begin, n; row < end; row += n) {
-        n = min(min(most, end - row), channels - row % channels);
-        for (int64_t y = 0, to; y < height; y = to) {
+    for (int64_t item = begin, n; item < end; item += n) {
+        int64_t row = item % all, part = item / all, height = (part + 1) * c->out[0] / j->parts;
+        n = min(min(most, end - item), channels - row % channels);
+        for (int64_t y = part * c->out[0] / j->parts, to; y < height; y = to) {
             to = whole || height - y < 2 * ROWS_AT_ONCE ? height : y + ROWS_AT_ONCE;
             planes(c, c->x + row / c->cout * in, row, n, y, to, worker);
         }
@@ -218,10 +222,12 @@ static void run_direct(const kb_conv *c, int64_t most)
     int64_t rows = c->batch * c->groups * c->cout;
     double ns = (double)rows * ((double)(kk_conv_places(c) * kk_conv_taps(c)) / RATE_DIRECT + 10);
     int64_t threads = ns < PARALLEL_NS ? 1 : min(most, (int64_t)(ns / THREAD_NS));
+    bool large = c->out[0] >= ROWS_AT_ONCE * threads && !(c->finish && c->whole_rows);      /* convolutions around it are cut by rows too: a core finds them in its cache */
+    direct_job j = {c, large ? threads : 1};
     if (threads == 1)
-        direct_range((void *)(uintptr_t)c, 0, rows, 0);
+        direct_range(&j, 0, rows, 0);
     else
-        kb_parallel_for_most(rows, 1 + rows / (8 * threads), (int)most, direct_range, (void *)(uintptr_t)c);
+        kb_parallel_for_most(rows * j.parts, up_div(rows * j.parts, threads), (int)most, direct_range, &j);
 }
 
 int kk_conv_depthwise(const kb_conv *c)

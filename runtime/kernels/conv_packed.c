@@ -359,7 +359,7 @@ static void run_job(job *j)
     else
         kb_parallel_for_most(pieces, ceil_div(pieces, 8 * threads), (int)most, run_pieces, j);
     if (j->later)
-        kb_parallel_for_most(items * c->cout, 1 + 16384 / j->places, (int)most, finish_rows, j);
+        kb_parallel_for_most(items * c->cout, max(1 + 4096 / j->places, ceil_div(items * c->cout, most)), (int)most, finish_rows, j);
 }
 
 /* Turned, if panels of places would stay empty for more than a tenth; a twentieth, where the transposition at the end counts little. */
