@@ -297,13 +297,13 @@ static void set_sizes(job *j)
 static bool make_offsets(job *j)
 {
     const kb_conv *c = j->c;
-    j->offset = kb_alloc((size_t)(j->k + 32) * sizeof *j->offset);
+    j->offset = kb_alloc((size_t)(j->k + KK_DIRECT_AHEAD) * sizeof *j->offset);
     int32_t *to = j->offset;
     for (int64_t y = 0; to && y < c->kernel[0]; y++)
         for (int64_t x = 0; x < c->kernel[1]; x++)
             for (int64_t i = 0; i < c->cin; i++)
                 *to++ = (int32_t)(i * j->channel + y * c->dilation[0] * j->row + x * c->dilation[1]);
-    for (int i = 0; to && i < 32; i++, to++)
+    for (int i = 0; to && i < KK_DIRECT_AHEAD; i++, to++)
         *to = to[-1];
     return to != NULL;
 }

@@ -20,10 +20,7 @@ enum { PANELS = 1, PLACES = 6 };
 enum { PANELS = 1, PLACES = 4 };
 #define EACH(X, p, s) X(1, p, s) X(2, p, s) X(3, p, s) X(4, p, s)
 #endif
-#ifndef AHEAD
-#define AHEAD 8
-#endif
-enum { VECS = PANELS * VPP, COLS = KK_DIRECT_COLS };
+enum { VECS = PANELS * VPP, COLS = KK_DIRECT_COLS, AHEAD = KK_DIRECT_AHEAD, AHEAD_W = 6 /* steps of k that are fetched into L1 ahead */ };
 
 /* `apart`: 0 is any. */
 INLINE void tile(const kk_spots *t, int places, int panels, int apart)
@@ -45,14 +42,10 @@ INLINE void tile(const kk_spots *t, int places, int panels, int apart)
             b[v] = load(w + v / VPP * panel + v % VPP * W);
         UNROLL for (int j = 0; j < panels; j++)
             __builtin_prefetch(fetch + j * panel, 0, 2);
-#ifndef NOX
-        __builtin_prefetch(x0 + next);
-        __builtin_prefetch(x1 + next + (places - half - 1) * step);
-#endif
-#ifdef WP
         UNROLL for (int j = 0; j < panels; j++)
-            __builtin_prefetch(w + j * panel + WP * PANEL);
-#endif
+            __builtin_prefetch(w + j * panel + AHEAD_W * PANEL);
+        __builtin_prefetch(x0 + next);          /* the first place's and the last one's: mostly all there is */
+        __builtin_prefetch(x1 + next + (places - half - 1) * step);
         UNROLL for (int i = 0; i < places; i++) {
             vec a = spread(i < half ? p + i * step : q + (i - half) * step);
             UNROLL for (int v = 0; v < vecs; v++)
