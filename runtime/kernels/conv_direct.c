@@ -313,7 +313,7 @@ bool kk_conv_direct_pays(const kb_conv *c)
     int64_t k = kk_conv_taps(c) * c->cin, image = c->cin * c->in[0] * c->in[1], places = kk_conv_places(c);
     bool heavy = (k * c->cout >= image && k >= BLOCK / 2) || (k >= BLOCK && places <= MOST_FEW);
     return !c->transposed && c->out[1] >= LEAST_WIDTH && c->cout > PANEL && k >= LEAST_K && (kk_conv_taps(c) > 1 || c->stride[1] > 1 || heavy)
-        && c->cin * (c->in[0] + 2 * c->padding[0]) * (c->in[1] + 2 * c->padding[1]) < INT_MAX / 2;
+        && c->cin * (c->in[0] + 2 * c->padding[0]) * (c->in[1] + 2 * c->padding[1]) < INT_MAX / 16;
 }
 
 int kk_conv_direct(const kb_conv *c)
