@@ -169,7 +169,7 @@ static void run_range(void *arg, int64_t begin, int64_t end, int worker)
 }
 
 /* ---- small kernels, in place ------------------------------------------------------------------------------------------------------------- */
-bool kk_conv_is_direct(const kb_conv *c)
+bool kk_conv_has_planes(const kb_conv *c)
 {
     int64_t k = c->kernel[0], s = c->stride[0];
     return kk_conv_is_depthwise(c) && (k == 3 || k == 5) && c->kernel[1] == k && (s == 1 || s == 2) && c->stride[1] == s && c->dilation[0] == 1 && c->dilation[1] == 1
@@ -222,7 +222,8 @@ static void run_direct(const kb_conv *c, int64_t most)
     int64_t rows = c->batch * c->groups * c->cout;
     double ns = (double)rows * ((double)(kk_conv_places(c) * kk_conv_taps(c)) / RATE_DIRECT + 10);
     int64_t threads = ns < PARALLEL_NS ? 1 : min(most, (int64_t)(ns / THREAD_NS));
-    bool large = c->out[0] >= ROWS_AT_ONCE * threads && !(c->finish && c->whole_rows);      /* convolutions around it are cut by rows too: a core finds them in its cache */
+    /* Convolutions around it are cut by rows too: a core finds them in its cache. */
+    bool large = c->out[0] >= ROWS_AT_ONCE * threads && !(c->finish && c->whole_rows);
     direct_job j = {c, large ? threads : 1};
     if (threads == 1)
         direct_range(&j, 0, rows, 0);
@@ -234,7 +235,7 @@ int kk_conv_depthwise(const kb_conv *c)
 {
     job j = {.c = c, .kernels = KB_ISA_PICK(kk_conv_kernels_of)(), .taps = kk_conv_taps(c)};
     int64_t items = c->batch * c->groups, most = c->most ? min(kb_threads(), c->most) : kb_threads();
-    if (kk_conv_is_direct(c)) {
+    if (kk_conv_has_planes(c)) {
         run_direct(c, most);
         return true;
     }

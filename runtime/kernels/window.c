@@ -233,7 +233,8 @@ static kn_status run_planes(planes *p, const kb_call *c, int n, kb_body body, vo
     bool scratch = o->dtype != p->type;
     p->x = kk_contiguous(&c->in[0], p->type, &owned, &bytes);
     p->y = !p->x ? NULL : scratch ? kb_data_alloc(out_bytes) : c->out[0].data;
-    p->parts = p->stride && p->out[0] >= LEAST_ROWS * kb_threads() ? kb_threads() : 1;      /* convolutions before and after are cut so: planes stay in a core's cache */
+    /* Convolutions before and after are cut by rows too: a core finds its planes in its cache. */
+    p->parts = p->stride && p->out[0] >= LEAST_ROWS * kb_threads() ? kb_threads() : 1;
     if (p->y) {
         int64_t cost = p->out[0] * p->out[1] + p->in[0] * p->in[1] / (p->stride ? 8 : 1) + 1;
         kb_parallel_for(p->n * p->parts, 1 + KK_GRAIN / 4 * p->parts / cost, body, arg);

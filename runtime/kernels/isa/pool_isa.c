@@ -1,4 +1,5 @@
-/* pool_isa.c: the inner loop of f32 pooling: output columns of one row side by side, each in (kh, kw) order. Compiled once per instruction set. */
+/* pool_isa.c: the inner loop of f32 pooling: output columns of one row side by side, each in (kh, kw) order. Compiled once per
+ * instruction set. */
 #include "runtime/kernels/conv_kernels.h"
 #include <string.h>
 #include "runtime/kernels/isa/vector.inc"
@@ -42,12 +43,14 @@ INLINE void join(state *s, vec v, bool max)
         s->acc = s->acc + v;
 }
 
-/* m <= W columns. Lanes beyond them are neither read nor written. Of two neighbouring taps with a stride of 2, one has what lies between the other's. */
+/* m <= W columns. Lanes beyond them are neither read nor written. Of two neighbouring taps with a stride of 2, one has what lies
+ * between the other's. */
 INLINE void columns(const kk_pool *p, const float *from, float *out, int64_t m, int stride, bool max)
 {
     static const float least = -__builtin_inff(), none = -0.0f;     /* -0 + x is x, whatever x */
     const int64_t reach = stride * (m - 1) + 1;
-    const lanes low = lanes_in(0, reach), high = lanes_in(-W, reach - W), low_both = lanes_in(0, reach + 1), high_both = lanes_in(-W, reach + 1 - W);
+    const lanes low = lanes_in(0, reach), high = lanes_in(-W, reach - W);
+    const lanes low_both = lanes_in(0, reach + 1), high_both = lanes_in(-W, reach + 1 - W);
     state s = {.acc = spread(max ? &least : &none)};
     for (int64_t r = 0; r < p->rows; r++, from += p->row) {
         int64_t k = 0;
