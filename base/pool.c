@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 #define THREADS_MAX  256
-#define SPIN_NS      30000
+#define SPIN_NS      100000
 #define SPIN_FULL_NS 2000 /* more threads than CPUs */
 #define CACHE_LINE   128  /* pairs of lines are fetched together */
 

@@ -138,7 +138,8 @@ Test(conv, shapes_of_networks)
     check(square(3, 64, 24, 7, 2, 1));
     check(square(32, 28, 40, 3, 1, 1));         /* k of 288: two blocks; rows of 28 across panels */
     check(square(48, 14, 64, 3, 2, 1));
-    check(square(64, 7, 112, 3, 1, 1));         /* turned */
+    check(square(64, 7, 112, 3, 1, 1));         /* direct, two rows a tile */
+    check(square(20, 7, 40, 1, 1, 1));          /* turned */
     check(square(30, 13, 90, 1, 1, 1));
     check(square(300, 16, 20, 1, 1, 1));        /* taps in place, two blocks */
     check(square(16, 24, 33, 1, 2, 1));

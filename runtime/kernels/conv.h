@@ -22,6 +22,12 @@ static inline int64_t kk_conv_place(const kb_conv *c, int d, int64_t kernel, int
 static inline int64_t kk_conv_taps(const kb_conv *c) { return c->kernel[0] * c->kernel[1]; }
 static inline int64_t kk_conv_places(const kb_conv *c) { return c->out[0] * c->out[1]; }
 
+/* A 1 x 1 kernel whose taps are x as it is. */
+static inline bool kk_conv_is_plain(const kb_conv *c)
+{
+    return kk_conv_taps(c) == 1 && !c->transposed && c->stride[0] * c->stride[1] == 1 && c->padding[0] + c->padding[1] == 0;
+}
+
 /* Heights as equal as can be: the first `higher` of n rows' tiles have rows + 1. */
 typedef struct kk_split { int64_t tiles, rows, higher; } kk_split;
 static inline kk_split kk_split_rows(int64_t n, int64_t most)
@@ -48,7 +54,7 @@ int kk_conv_packed(const kb_conv *c);
 bool kk_conv_direct_pays(const kb_conv *c);
 int kk_conv_direct(const kb_conv *c);
 /* May kk_conv_planes be asked? */
-bool kk_conv_is_direct(const kb_conv *c);
+bool kk_conv_has_planes(const kb_conv *c);
 /* Of a depthwise convolution with one output plane for each input plane: rows [y0, y1) of output planes [row0, row1) of one image, finished. src is what stands
  * for input plane row0. */
 void kk_conv_planes(const kb_conv *c, const float *src, int64_t row0, int64_t row1, int64_t y0, int64_t y1, int worker);

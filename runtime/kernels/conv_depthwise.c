@@ -169,7 +169,7 @@ static void run_range(void *arg, int64_t begin, int64_t end, int worker)
 }
 
 /* ---- small kernels, in place ------------------------------------------------------------------------------------------------------------- */
-bool kk_conv_is_direct(const kb_conv *c)
+bool kk_conv_has_planes(const kb_conv *c)
 {
     int64_t k = c->kernel[0], s = c->stride[0];
     return kk_conv_is_depthwise(c) && (k == 3 || k == 5) && c->kernel[1] == k && (s == 1 || s == 2) && c->stride[1] == s && c->dilation[0] == 1 && c->dilation[1] == 1
@@ -197,16 +197,20 @@ void kk_conv_planes(const kb_conv *c, const float *src, int64_t row0, int64_t ro
     }
 }
 
-/* Items: planes of y. */
+typedef struct direct_job { const kb_conv *c; int64_t parts; } direct_job;
+
+/* Items: planes of y, or parts of them, the first one of all planes first. */
 static void direct_range(void *arg, int64_t begin, int64_t end, int worker)
 {
-    const kb_conv *c = arg;
-    int64_t in = c->in[0] * c->in[1], places = kk_conv_places(c), channels = c->groups * c->cout, height = c->out[0];
-    int64_t most = c->cout > 1 ? 1 : max(1, AT_ONCE / (in + places));
+    const direct_job *j = arg;
+    const kb_conv *c = j->c;
+    int64_t in = c->in[0] * c->in[1], places = kk_conv_places(c), channels = c->groups * c->cout, all = c->batch * channels;
+    int64_t most = c->cout > 1 || j->parts > 1 ? 1 : max(1, AT_ONCE / (in + places));
     bool whole = in + places <= AT_ONCE || (c->finish && c->whole_rows);
-    for (int64_t row = begin, n; row < end; row += n) {
-        n = min(min(most, end - row), channels - row % channels);
-        for (int64_t y = 0, to; y < height; y = to) {
+    for (int64_t item = begin, n; item < end; item += n) {
+        int64_t row = item % all, part = item / all, height = (part + 1) * c->out[0] / j->parts;
+        n = min(min(most, end - item), channels - row % channels);
+        for (int64_t y = part * c->out[0] / j->parts, to; y < height; y = to) {
             to = whole || height - y < 2 * ROWS_AT_ONCE ? height : y + ROWS_AT_ONCE;
             planes(c, c->x + row / c->cout * in, row, n, y, to, worker);
         }
@@ -218,17 +222,20 @@ static void run_direct(const kb_conv *c, int64_t most)
     int64_t rows = c->batch * c->groups * c->cout;
     double ns = (double)rows * ((double)(kk_conv_places(c) * kk_conv_taps(c)) / RATE_DIRECT + 10);
     int64_t threads = ns < PARALLEL_NS ? 1 : min(most, (int64_t)(ns / THREAD_NS));
+    /* Convolutions around it are cut by rows too: a core finds them in its cache. */
+    bool large = c->out[0] >= ROWS_AT_ONCE * threads && !(c->finish && c->whole_rows);
+    direct_job j = {c, large ? threads : 1};
     if (threads == 1)
-        direct_range((void *)(uintptr_t)c, 0, rows, 0);
+        direct_range(&j, 0, rows, 0);
     else
-        kb_parallel_for_most(rows, 1 + rows / (8 * threads), (int)most, direct_range, (void *)(uintptr_t)c);
+        kb_parallel_for_most(rows * j.parts, up_div(rows * j.parts, threads), (int)most, direct_range, &j);
 }
 
 int kk_conv_depthwise(const kb_conv *c)
 {
     job j = {.c = c, .kernels = KB_ISA_PICK(kk_conv_kernels_of)(), .taps = kk_conv_taps(c)};
     int64_t items = c->batch * c->groups, most = c->most ? min(kb_threads(), c->most) : kb_threads();
-    if (kk_conv_is_direct(c)) {
+    if (kk_conv_has_planes(c)) {
         run_direct(c, most);
         return true;
     }

@@ -1,13 +1,16 @@
-/* conv_direct.c: f32 convolutions over the image as it lies: each tap is read where it is, with no panel of taps between (isa/direct_isa.c).
+/* conv_direct.c: f32 convolutions over the image as it lies: each tap is read where it is, with no panel of taps between
+ * (isa/direct_isa.c).
  *
- * Output places are rows of a product, channels its columns, weights its panels. What tells one step of k from another is an offset into the image, the same for
- * every place: a table of k offsets serves all kernel sizes, dilations and channels. Tiles are made of places of one output row, or of two short ones; a few
- * tiles go through the whole of k, one block after the other, and are then transposed into y.
+ * Output places are rows of a product, channels its columns, weights its panels. What tells one step of k from another is an offset
+ * into the image, the same for every place: a table of k offsets serves all kernel sizes, dilations and channels. Tiles are made of
+ * places of one output row, or of two short ones; a few tiles go through the whole of k, one block after the other, and are then
+ * transposed into y.
  *
- * Where there is padding, or taps are read more than once, what the tiles of a band of rows read is copied, zeros included, for L2: [tile][input row][channel]
- * [a tile's inputs], whole cache lines, in the order in which k meets them.
+ * Where there is padding, or taps are read more than once, what the tiles of a band of rows read is copied, zeros included, for L2:
+ * [tile][input row][channel][a tile's inputs], whole cache lines, in the order in which k meets them.
  *
- * A piece of y is computed by one thread, so that no split changes the order of an output's additions (gemm.h). Not for transposed convolutions. */
+ * A piece of y is computed by one thread, so that no split changes the order of an output's additions (gemm.h). Not for transposed
+ * convolutions. */
 #include "runtime/kernels/conv.h"
 #include "base/alloc.h"
 #include "base/pool.h"
@@ -67,7 +70,8 @@ static void copy_band(const job *j, const piece *p, float *to)
     kk_split s = tiles_of(j, p);
     for (int64_t i = 0; i < s.tiles; i++) {
         int64_t x = (p->x0 + kk_row_of(&s, i)) * c->stride[1] - c->padding[1];
-        kk_take t = {.pitch = j->channel, .distance = c->in[0] * c->in[1], .step = skip, .first = max(0, min((skip - 1 - x) / skip, j->channel))};
+        kk_take t = {.pitch = j->channel, .distance = c->in[0] * c->in[1], .step = skip};
+        t.first = max(0, min((skip - 1 - x) / skip, t.pitch));
         t.last = max(t.first, min((c->in[1] - x + skip - 1) / skip, t.pitch));
         for (int64_t r = 0; r < height; r++) {
             int64_t row = y + r * j->skip[0];
@@ -103,13 +107,13 @@ static void make_group(const job *j, group *g, const float *x, int64_t rows, con
 /* A group through k, by the channels from o on; `next`: the weights that are needed then. */
 static void run_group(const job *j, const piece *p, const group *g, float *out, int64_t o, const float *next)
 {
-    int64_t panel = j->k * PANEL;
-    kk_spots t = {.step = j->stride[1], .w = p->weights + o * j->k, .panel = panel, .offset = j->offset, .cols = (int)min(j->kernels->cols, p->o1 - o), .first = true};
+    int64_t panel = j->k * PANEL, ahead = min(BLOCK, j->k);
+    const float *w = p->weights + o * j->k;
+    kk_spots t = {.step = j->stride[1], .w = w, .panel = panel, .fetch_step = ceil_div(PANEL, g->n), .offset = j->offset, .first = true};
+    t.cols = (int)min(j->kernels->cols, p->o1 - o);
     for (int64_t at = 0; at < j->k; at += t.k, t.w += t.k * PANEL, t.offset += t.k, t.first = false) {
         t.k = min(BLOCK, j->k - at);
         t.bias = p->bias && at + t.k == j->k ? p->bias + o : NULL;
-        t.fetch_step = ceil_div(PANEL, g->n);
-        t.fetch = at + t.k < j->k ? t.w + t.k * PANEL : next;
         t.c = out;
         const float *y = p->y + p->y0 * j->width + p->x0 + g->at;
         for (int i = 0; i < g->n; i++) {
@@ -119,9 +123,10 @@ static void run_group(const job *j, const piece *p, const group *g, float *out, 
             t.x[0] = g->tile[i].x[0];
             t.x[1] = g->tile[i].x[1];
             t.places = g->tile[i].places;
+            int64_t fetch = at + t.k * i / g->n + ahead;       /* each tile its share of what comes a block later */
+            t.fetch = fetch < j->k ? w + fetch * PANEL : next + (fetch - j->k) * PANEL;
             j->kernels->tile(&t);
             t.c += t.places * COLS;
-            t.fetch += t.k * t.fetch_step;
         }
     }
 }
@@ -153,7 +158,8 @@ static void run_band(const job *j, const piece *p, const float *x, float *out)
 
 static bool run_piece(job *j, piece *p)
 {
-    int64_t floats = j->copied ? ceil_div(j->rows > 1 ? j->width : j->band, j->kernels->places) * j->tile : 0, end = j->rows > 1 ? p->y1 : p->x1;
+    int64_t tiles = ceil_div(j->rows > 1 ? j->width : j->band, j->kernels->places), floats = j->copied ? tiles * j->tile : 0;
+    int64_t end = j->rows > 1 ? p->y1 : p->x1;
     size_t bytes = (size_t)(floats + GROUP * MOST_PLACES * COLS) * sizeof(float);
     float *out = kb_data_alloc(bytes), *band = out + GROUP * MOST_PLACES * COLS;
     if (!out)
@@ -184,9 +190,11 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     job *j = arg;
     const kb_conv *c = j->c;
     for (int64_t i = begin; i < end; i++) {
-        int64_t per_item = j->n_along * j->n_across, item = i / per_item, group = item % c->groups, a = i % per_item / j->n_across, o = i % j->n_across;
+        int64_t per_item = j->n_along * j->n_across, item = i / per_item, group = item % c->groups;
+        int64_t a = i % per_item / j->n_across, o = i % j->n_across;
         piece p = {.x = c->x + item * c->cin * c->in[0] * c->in[1], .weights = j->weights.data + group * j->weights.group_floats,
-                   .bias = c->bias ? c->bias + group * c->cout : NULL, .y = c->y + item * c->cout * j->places, .row = item * c->cout, .y1 = j->rows, .x1 = j->width,
+                   .bias = c->bias ? c->bias + group * c->cout : NULL, .y = c->y + item * c->cout * j->places,
+                   .row = item * c->cout, .y1 = j->rows, .x1 = j->width,
                    .o0 = o * j->across, .o1 = min((o + 1) * j->across, c->cout), .worker = worker};
         int64_t first = a * j->along, last = min(first + j->along, j->rows > 1 ? j->rows : j->width);
         if (j->rows > 1) {
@@ -209,7 +217,8 @@ static int64_t share(int64_t n, int64_t pieces, int64_t unit, int64_t *got)
     return each;
 }
 
-/* Cuts items for `threads`, as equally as can be; else channels where the weights weigh more than the image, since each piece reads all of the other one. */
+/* Cuts items for `threads`, as equally as can be; else channels where the weights weigh more than the image, since each piece reads
+ * all of the other one. */
 static void cut(job *j, int64_t items, int64_t threads)
 {
     const kb_conv *c = j->c;
@@ -253,7 +262,7 @@ static void run_job(job *j)
     else
         kb_parallel_for_most(pieces, ceil_div(pieces, 8 * threads), (int)most, run_pieces, j);
     if (j->later)
-        kb_parallel_for_most(items * c->cout, 1 + 16384 / j->places, (int)most, finish_rows, j);
+        kb_parallel_for_most(items * c->cout, max(1 + 4096 / j->places, ceil_div(items * c->cout, most)), (int)most, finish_rows, j);
 }
 
 /* ---- what there is to do -------------------------------------------------------------------------------------------------------------------- */
@@ -262,7 +271,8 @@ static void set_band(job *j)
 {
     const kb_conv *c = j->c;
     bool single = j->rows == 1;
-    int64_t places = j->kernels->places, line = places > 8 ? 16 : 8, size = single ? j->width : j->rows, tiles = single ? 1 : ceil_div(j->width, places);
+    int64_t places = j->kernels->places, line = places > 8 ? 16 : 8, size = single ? j->width : j->rows;
+    int64_t tiles = single ? 1 : ceil_div(j->width, places);
     j->channel = ceil_div(reach(j, 1, min(places, j->width)), line) * line;
     j->row = c->cin * j->channel;
     int64_t rows = max(1, MOST_BAND / (tiles * j->row));       /* of input, of all its tiles */
@@ -274,8 +284,7 @@ static void set_band(job *j)
 static void set_sizes(job *j)
 {
     const kb_conv *c = j->c;
-    bool plain = kk_conv_taps(c) == 1 && c->stride[0] * c->stride[1] == 1 && c->padding[0] + c->padding[1] == 0;
-    bool flat = plain && c->out[1] < j->kernels->places;
+    bool flat = kk_conv_is_plain(c) && c->out[1] < j->kernels->places;
     j->rows = flat ? 1 : c->out[0];
     j->width = flat ? j->places : c->out[1];
     j->copied = c->padding[0] + c->padding[1] > 0 || c->kernel[0] > c->stride[0] || c->kernel[1] > c->stride[1];
@@ -297,29 +306,35 @@ static void set_sizes(job *j)
 static bool make_offsets(job *j)
 {
     const kb_conv *c = j->c;
-    j->offset = kb_alloc((size_t)(j->k + 32) * sizeof *j->offset);
+    j->offset = kb_alloc((size_t)(j->k + KK_DIRECT_AHEAD) * sizeof *j->offset);
     int32_t *to = j->offset;
     for (int64_t y = 0; to && y < c->kernel[0]; y++)
         for (int64_t x = 0; x < c->kernel[1]; x++)
             for (int64_t i = 0; i < c->cin; i++)
                 *to++ = (int32_t)(i * j->channel + y * c->dilation[0] * j->row + x * c->dilation[1]);
-    for (int i = 0; to && i < 32; i++, to++)
+    for (int i = 0; to && i < KK_DIRECT_AHEAD; i++, to++)
         *to = to[-1];
     return to != NULL;
 }
 
+/* Measured. Narrow tiles are as fast as panels of taps only where they are nearly full and taps are copied. */
 bool kk_conv_direct_pays(const kb_conv *c)
 {
-    int64_t k = kk_conv_taps(c) * c->cin, image = c->cin * c->in[0] * c->in[1], places = kk_conv_places(c);
-    bool heavy = (k * c->cout >= image && k >= BLOCK / 2) || (k >= BLOCK && places <= MOST_FEW);
-    return !c->transposed && c->out[1] >= LEAST_WIDTH && c->cout > PANEL && k >= LEAST_K && (kk_conv_taps(c) > 1 || c->stride[1] > 1 || heavy)
-        && c->cin * (c->in[0] + 2 * c->padding[0]) * (c->in[1] + 2 * c->padding[1]) < INT_MAX / 2;
+    const kk_direct_kernels *kernels = KB_ISA_PICK(kk_direct_kernels_of)();
+    int64_t k = kk_conv_taps(c) * c->cin, image = c->cin * c->in[0] * c->in[1], width = c->out[1];
+    if (c->transposed || width < LEAST_WIDTH || c->cout <= PANEL || k < LEAST_K)
+        return false;
+    if (c->cin * (c->in[0] + 2 * c->padding[0]) * (c->in[1] + 2 * c->padding[1]) >= INT_MAX / 16)
+        return false;
+    if (kernels->cols == PANEL)
+        return kk_conv_taps(c) > 1 && 4 * width >= 3 * kernels->places * ceil_div(width, kernels->places);
+    return !kk_conv_is_plain(c) || (k * c->cout >= image && k >= BLOCK / 2) || (k >= BLOCK && kk_conv_places(c) <= MOST_FEW);
 }
 
 int kk_conv_direct(const kb_conv *c)
 {
-    job j = {.c = c, .kernels = KB_ISA_PICK(kk_direct_kernels_of)(), .copies = KB_ISA_PICK(kk_conv_kernels_of)(), .rate = KB_ISA_PICK(kb_gemm_kernels_of)()->rate,
-             .k = kk_conv_taps(c) * c->cin, .places = kk_conv_places(c)};
+    job j = {.c = c, .kernels = KB_ISA_PICK(kk_direct_kernels_of)(), .copies = KB_ISA_PICK(kk_conv_kernels_of)(),
+             .rate = KB_ISA_PICK(kb_gemm_kernels_of)()->rate, .k = kk_conv_taps(c) * c->cin, .places = kk_conv_places(c)};
     set_sizes(&j);
     bool ok = kk_weights_get(&j.weights, c, true) && make_offsets(&j);
     if (ok)

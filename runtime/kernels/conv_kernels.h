@@ -50,11 +50,11 @@ typedef struct kk_pool { int64_t rows, row, taps, tap; int stride /* 1 or 2 */; 
 KB_ISA_DECLARE(void, kk_pool_row, (const kk_pool *p, const float *from, float *out, int64_t n));
 
 /* A tile of a direct convolution: some output places by up to `cols` output channels over one block of k. */
-enum { KK_DIRECT_COLS = 32 };
+enum { KK_DIRECT_COLS = 32, KK_DIRECT_AHEAD = 8 };
 typedef struct kk_spots {
     const float *x[2];          /* inputs of the first places, and of those from (places + 1) / 2 on, at offset 0; neighbours are `step` apart */
     int64_t step;
-    const int32_t *offset;      /* of the steps of k: what to add to an input */
+    const int32_t *offset;      /* of the steps of k: what to add to an input; KK_DIRECT_AHEAD more can be read */
     const float *w;             /* panels [k][16 channels], `panel` floats from one to the next */
     int64_t panel;
     const float *fetch;         /* into L2, in each panel: fetch_step floats further a step */

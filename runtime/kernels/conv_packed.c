@@ -200,16 +200,10 @@ static void run_tiles(const job *j, const piece *p, const float *taps, int64_t p
     }
 }
 
-/* A 1 x 1 kernel's taps are x: few channels read it where it is. */
-static bool is_plain(const kb_conv *c)
-{
-    return kk_conv_taps(c) == 1 && !c->transposed && c->stride[0] * c->stride[1] == 1 && c->padding[0] + c->padding[1] == 0;
-}
-
 static bool run_straight(const job *j, const piece *p)
 {
     size_t bytes = (size_t)(BLOCK * PAIR) * sizeof(float);
-    bool direct = j->chain || (is_plain(j->c) && p->o1 - p->o0 <= 2 * j->tiles->rows);
+    bool direct = j->chain || (kk_conv_is_plain(j->c) && p->o1 - p->o0 <= 2 * j->tiles->rows);
     float *taps = direct ? NULL : kb_data_alloc(bytes);
     if (!direct && !taps)
         return false;
@@ -359,7 +353,7 @@ static void run_job(job *j)
     else
         kb_parallel_for_most(pieces, ceil_div(pieces, 8 * threads), (int)most, run_pieces, j);
     if (j->later)
-        kb_parallel_for_most(items * c->cout, 1 + 16384 / j->places, (int)most, finish_rows, j);
+        kb_parallel_for_most(items * c->cout, max(1 + 4096 / j->places, ceil_div(items * c->cout, most)), (int)most, finish_rows, j);
 }
 
 /* Turned, if panels of places would stay empty for more than a tenth; a twentieth, where the transposition at the end counts little. */
@@ -474,7 +468,7 @@ static void run_chain(job *j)
 bool kb_conv_chain_legal(const kb_conv *c, const kb_conv *d)
 {
     job j = make_job(c);
-    return is_plain(c) && !kk_conv_is_depthwise(c) && c->groups == 1 && !j.turned && kk_conv_is_direct(d) && d->cout == 1
+    return kk_conv_is_plain(c) && !kk_conv_is_depthwise(c) && c->groups == 1 && !j.turned && kk_conv_has_planes(d) && d->cout == 1
         && c->batch == d->batch && c->cout == d->groups && c->out[0] == d->in[0] && c->out[1] == d->in[1];
 }
 

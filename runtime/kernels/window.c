@@ -23,6 +23,7 @@ typedef struct planes {
     int64_t divisor;            /* override, or 0 */
     bool max;
     int64_t kernel, stride, padding, dilation;  /* along the last dimension; stride 0: adaptive */
+    int64_t parts;              /* rows of a plane are worked on in so many, the first one of all planes first */
 } planes;
 
 /* ---- windows ---------------------------------------------------------------------------------------------------------------------------- */
@@ -66,7 +67,7 @@ static void window(const planes *p, const void *plane, const span *h, const span
         MEAN_TAPS(double);
 }
 
-enum { TILE = 256 };
+enum { TILE = 256, LEAST_ROWS = 14 };
 
 /* Tap `tap` of output columns [from, to): those that find an input, joined to acc. */
 static void join_tap(const planes *p, const char *row, int64_t tap, int64_t from, int64_t to, uint64_t *acc)
@@ -132,14 +133,16 @@ static void window_row_f32(const planes *p, const char *plane, const span *h, ch
         window(p, plane, h, &p->spans[1][k], out + k * p->bytes);
 }
 
+/* Items: parts of planes. */
 static void window_range(void *arg, int64_t begin, int64_t end, int worker)
 {
     const planes *p = arg;
     (void)worker;
     for (int64_t item = begin; item < end; item++) {
-        const char *plane = p->x + item * p->in[0] * p->in[1] * p->bytes;
-        char *out = p->y + item * p->out[0] * p->out[1] * p->bytes;
-        for (int64_t i = 0; i < p->out[0]; i++) {
+        int64_t at = item % p->n, part = item / p->n, first = part * p->out[0] / p->parts, last = (part + 1) * p->out[0] / p->parts;
+        const char *plane = p->x + at * p->in[0] * p->in[1] * p->bytes;
+        char *out = p->y + (at * p->out[0] + first) * p->out[1] * p->bytes;
+        for (int64_t i = first; i < last; i++) {
             if (p->stride) {
                 is_direct(p) ? window_row_f32(p, plane, &p->spans[0][i], out) : window_row(p, plane, &p->spans[0][i], out);
                 out += p->out[1] * p->bytes;
@@ -230,8 +233,11 @@ static kn_status run_planes(planes *p, const kb_call *c, int n, kb_body body, vo
     bool scratch = o->dtype != p->type;
     p->x = kk_contiguous(&c->in[0], p->type, &owned, &bytes);
     p->y = !p->x ? NULL : scratch ? kb_data_alloc(out_bytes) : c->out[0].data;
+    /* Convolutions before and after are cut by rows too: a core finds its planes in its cache. */
+    p->parts = p->stride && p->out[0] >= LEAST_ROWS * kb_threads() ? kb_threads() : 1;
     if (p->y) {
-        kb_parallel_for(p->n, 1 + KK_GRAIN / 4 / (p->out[0] * p->out[1] + p->in[0] * p->in[1] / 8 + 1), body, arg);
+        int64_t cost = p->out[0] * p->out[1] + p->in[0] * p->in[1] / (p->stride ? 8 : 1) + 1;
+        kb_parallel_for(p->n * p->parts, 1 + KK_GRAIN / 4 * p->parts / cost, body, arg);
         if (scratch) {
             kk_converter(o->dtype, p->type)(c->out[0].data, p->y, o->numel);
             kb_data_free(p->y, out_bytes);

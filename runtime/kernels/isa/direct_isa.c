@@ -1,8 +1,9 @@
-/* direct_isa.c: the inner loop of direct convolutions: some output places by panels of 16 output channels, taps read where they are. Compiled once per
- * instruction set.
+/* direct_isa.c: the inner loop of direct convolutions: some output places by panels of 16 output channels, taps read where they are.
+ * Compiled once per instruction set.
  *
- * Vectors are over output channels, of which the weights' panels have a step of k together; a tap is one float, spread. So places need no order in memory but
- * equal distances, and an image needs no gathering. Sums have the canonical order (gemm.h): from zero, k ascending, fused, added to C at the end of a block.
+ * Vectors are over output channels, of which the weights' panels have a step of k together; a tap is one float, spread. So places need
+ * no order in memory but equal distances, and an image needs no gathering. Sums have the canonical order (gemm.h): from zero, k
+ * ascending, fused, added to C at the end of a block.
  */
 #include "runtime/kernels/conv_kernels.h"
 #include <string.h>
@@ -11,8 +12,9 @@
 enum { PANEL = 16, VPP = PANEL / W /* vectors a panel */ };
 #if defined(__AVX512F__)
 enum { PANELS = 2, PLACES = 14 };
-#define EACH(X, p, s) X(1, p, s) X(2, p, s) X(3, p, s) X(4, p, s) X(5, p, s) X(6, p, s) X(7, p, s) X(8, p, s) X(9, p, s) X(10, p, s) X(11, p, s) X(12, p, s) \
-    X(13, p, s) X(14, p, s)
+#define EACH(X, p, s) \
+    X(1, p, s) X(2, p, s) X(3, p, s) X(4, p, s) X(5, p, s) X(6, p, s) X(7, p, s) X(8, p, s) X(9, p, s) X(10, p, s) X(11, p, s) \
+    X(12, p, s) X(13, p, s) X(14, p, s)
 #elif defined(__AVX2__) && defined(__FMA__)
 enum { PANELS = 1, PLACES = 6 };
 #define EACH(X, p, s) X(1, p, s) X(2, p, s) X(3, p, s) X(4, p, s) X(5, p, s) X(6, p, s)
@@ -20,10 +22,7 @@ enum { PANELS = 1, PLACES = 6 };
 enum { PANELS = 1, PLACES = 4 };
 #define EACH(X, p, s) X(1, p, s) X(2, p, s) X(3, p, s) X(4, p, s)
 #endif
-#ifndef AHEAD
-#define AHEAD 8
-#endif
-enum { VECS = PANELS * VPP, COLS = KK_DIRECT_COLS };
+enum { VECS = PANELS * VPP, COLS = KK_DIRECT_COLS, AHEAD = KK_DIRECT_AHEAD, AHEAD_W = 6 /* steps of k that are fetched into L1 ahead */ };
 
 /* `apart`: 0 is any. */
 INLINE void tile(const kk_spots *t, int places, int panels, int apart)
@@ -45,14 +44,12 @@ INLINE void tile(const kk_spots *t, int places, int panels, int apart)
             b[v] = load(w + v / VPP * panel + v % VPP * W);
         UNROLL for (int j = 0; j < panels; j++)
             __builtin_prefetch(fetch + j * panel, 0, 2);
-#ifndef NOX
-        __builtin_prefetch(x0 + next);
-        __builtin_prefetch(x1 + next + (places - half - 1) * step);
-#endif
-#ifdef WP
-        UNROLL for (int j = 0; j < panels; j++)
-            __builtin_prefetch(w + j * panel + WP * PANEL);
-#endif
+        if (W == 16) {          /* narrower vectors leave no loads to spare */
+            UNROLL for (int j = 0; j < panels; j++)
+                __builtin_prefetch(w + j * panel + AHEAD_W * PANEL);
+            __builtin_prefetch(x0 + next);      /* the first place's and the last one's: mostly all there is */
+            __builtin_prefetch(x1 + next + (places - half - 1) * step);
+        }
         UNROLL for (int i = 0; i < places; i++) {
             vec a = spread(i < half ? p + i * step : q + (i - half) * step);
             UNROLL for (int v = 0; v < vecs; v++)

@@ -1,42 +1,77 @@
-/* pool_isa.c: the inner loop of f32 pooling: output columns of one row side by side, each in (kh, kw) order. Compiled once per instruction set. */
+/* pool_isa.c: the inner loop of f32 pooling: output columns of one row side by side, each in (kh, kw) order. Compiled once per
+ * instruction set. */
 #include "runtime/kernels/conv_kernels.h"
 #include <string.h>
 #include "runtime/kernels/isa/vector.inc"
 
-/* v where it is larger or not a number: of equal ones, and of NaNs, the first stays. */
+/* The larger one, of equal ones `best`; a NaN is passed over here and noted: nothing is larger than it. */
+#if defined(__AVX512F__)
+typedef __mmask16 noted;
+INLINE vec larger(vec v, vec best) { return _mm512_max_ps(v, best); }
+INLINE noted note(noted n, vec v) { return n | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q); }
+INLINE vec or_nan(vec v, noted n) { return _mm512_mask_mov_ps(v, n, _mm512_set1_ps(__builtin_nanf(""))); }
+#elif defined(__AVX2__) && defined(__FMA__)
+typedef __m256 noted;
+INLINE vec larger(vec v, vec best) { return _mm256_max_ps(v, best); }
+INLINE noted note(noted n, vec v) { return _mm256_or_ps(n, _mm256_cmp_ps(v, v, _CMP_UNORD_Q)); }
+INLINE vec or_nan(vec v, noted n) { return _mm256_blendv_ps(v, _mm256_set1_ps(__builtin_nanf("")), n); }
+#else
+typedef int noted __attribute__((vector_size(16)));
 INLINE vec larger(vec v, vec best)
 {
-#if defined(__AVX512F__)
-    return _mm512_mask_mov_ps(best, _mm512_cmp_ps_mask(v, best, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), v);
-#elif defined(__AVX2__) && defined(__FMA__)
-    return _mm256_blendv_ps(_mm256_max_ps(v, best), v, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-#else
     for (int i = 0; i < W; i++)
-        best[i] = v[i] > best[i] || v[i] != v[i] ? v[i] : best[i];
+        best[i] = v[i] > best[i] ? v[i] : best[i];
     return best;
+}
+INLINE noted note(noted n, vec v) { return n | (v != v); }
+INLINE vec or_nan(vec v, noted n)
+{
+    for (int i = 0; i < W; i++)
+        v[i] = n[i] ? __builtin_nanf("") : v[i];
+    return v;
+}
 #endif
+
+typedef struct state { vec acc; noted nan; } state;
+
+INLINE void join(state *s, vec v, bool max)
+{
+    if (max) {
+        s->acc = larger(v, s->acc);
+        s->nan = note(s->nan, v);
+    } else
+        s->acc = s->acc + v;
 }
 
-/* m <= W columns. Lanes beyond them are neither read nor written. */
+/* m <= W columns. Lanes beyond them are neither read nor written. Of two neighbouring taps with a stride of 2, one has what lies
+ * between the other's. */
 INLINE void columns(const kk_pool *p, const float *from, float *out, int64_t m, int stride, bool max)
 {
     static const float least = -__builtin_inff(), none = -0.0f;     /* -0 + x is x, whatever x */
-    const lanes low = lanes_in(0, stride * (m - 1) + 1), high = lanes_in(-W, stride * (m - 1) + 1 - W);
-    vec acc = spread(max ? &least : &none);
-    for (int64_t r = 0; r < p->rows; r++, from += p->row)
-        for (int64_t k = 0; k < p->taps; k++) {
+    const int64_t reach = stride * (m - 1) + 1;
+    const lanes low = lanes_in(0, reach), high = lanes_in(-W, reach - W);
+    const lanes low_both = lanes_in(0, reach + 1), high_both = lanes_in(-W, reach + 1 - W);
+    state s = {.acc = spread(max ? &least : &none)};
+    for (int64_t r = 0; r < p->rows; r++, from += p->row) {
+        int64_t k = 0;
+        for (; stride == 2 && p->tap == 1 && k + 2 <= p->taps; k += 2) {
+            vec a = load_some(from + k, low_both), b = load_some(from + k + W, high_both);
+            join(&s, even(a, b), max);
+            join(&s, odd(a, b), max);
+        }
+        for (; k < p->taps; k++) {
             const float *x = from + k * p->tap;
             vec v = load_some(x, low);
             if (stride == 2)
                 v = even(v, load_some(x + W, high));
-            if (max)
-                acc = larger(v, acc);
-            else
-                acc = acc + v;
+            join(&s, v, max);
         }
-    if (!max)
-        acc = acc / spread(&p->count);
-    store_some(out, acc, lanes_in(0, m));
+    }
+    if (max)
+        s.acc = or_nan(s.acc, s.nan);
+    else
+        s.acc = s.acc / spread(&p->count);
+    store_some(out, s.acc, lanes_in(0, m));
 }
 
 INLINE void row(const kk_pool *p, const float *from, float *out, int64_t n, int stride, bool max)
