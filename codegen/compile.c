@@ -257,7 +257,7 @@ static ir_graph *in_parts(ir_graph *g)
     ir_graph *smaller = on_device ? cg_decompose(g) : NULL;
     if (smaller)
         ir_free(g);
-    return cg_concat(cg_split(smaller ? smaller : g));
+    return cg_concat(cg_split(cg_axes(smaller ? smaller : g)));
 }
 
 static cg_program *compile(const ir_graph *g, const cg_options *o)
