@@ -254,7 +254,7 @@ static ir_graph *in_parts(ir_graph *g)
     bool on_device = g && cg_graph_device(g) > KB_CPU;
     if (on_device && !cg_device_backend_get())
         return g;
-    ir_graph *smaller = on_device ? cg_decompose(g) : NULL;
+    ir_graph *smaller = g ? cg_decompose(g) : NULL;
     if (smaller)
         ir_free(g);
     return cg_concat(cg_split(cg_axes(smaller ? smaller : g)));

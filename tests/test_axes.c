@@ -75,6 +75,7 @@ Test(axes, around_the_blocks_of_256)
         check(text);
     }
     check("graph (%0: f32[3, 16, 4200]) {\n %1 = sum(%0) dims=[0, 2] keepdim=false\n return %1\n}\n");      /* chunks of 4,096, then blocks */
+    check("graph (%0: f32[9, 20, 30, 2, 7]) {\n %1 = sum(%0) dims=[0, 2, 4] keepdim=false\n return %1\n}\n");     /* blocks that run through two axes */
 }
 
 /* A kernel for the trailing axes, with what makes the operand, and one for the others, with what follows */
@@ -97,3 +98,28 @@ Test(axes, those_that_stay_whole, .init = interpreted)
     cr_expect_eq(check("graph (%0: f32[8, 20, 6, 20]) {\n %1 = sum(%0) dims=[0, 2] keepdim=false\n return %1\n}\n").eager_steps, 1, "the last axis stays");
     cr_expect_eq(check("graph (%0: f32[8, 20, 20]) {\n %1 = var(%0) dims=[0, 2] keepdim=false correction=1\n return %1\n}\n").eager_steps, 1, "nothing to join");
 }
+
+/* Statistics of a batch: space in lanes, then the batch; all three results, some of them, operands left out, a neighbour on each side */
+static void batch_statistics(void)
+{
+    static const char *const types[] = {"f32", "f64", "f16", "bf16"};
+    static const int shapes[][4] = {{5, 17, 6, 7}, {2, 32, 9, 5}, {300, 16, 1, 3}, {3, 4, 5, 1}};
+    char text[1024];
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < 4; i++) {
+            const char *t = types[k];
+            int c = shapes[i][1];
+            snprintf(text, sizeof text, "graph (%%0: %s[%d, %d, %d, %d], %%1: %s[%d], %%2: %s[%d], %%3: %s[%d]) {\n %%4 = neg(%%0)\n"
+                     " %%5, %%6, %%7 = batch_norm(%%4, %%1, %%2, %%3, %%1, 0.3, 1e-3) training=true\n %%8 = relu(%%5)\n return %%8, %%6, %%7\n}\n", t, shapes[i][0], c, shapes[i][2],
+                     shapes[i][3], t, c, t, c, t, c);
+            check(text);
+            snprintf(text, sizeof text, "graph (%%0: %s[%d, %d]) {\n %%1, %%2, %%3 = batch_norm(%%0, _, _, _, _, _, _) training=%s\n return %%1%s\n}\n", t, shapes[i][0], c,
+                     k % 2 ? "true" : "false", i % 2 ? ", %3" : "");
+            check(text);
+        }
+    check("graph (%0: f32[1, 32, 9, 5]) {\n %1, %2, %3 = batch_norm(%0, _, _, _, _, _, _) training=true\n return %1, %2\n}\n");
+    cg_stats s = check("graph (%0: f32[8, 32, 9, 9], %1: f32[32]) {\n %2, %3, %4 = batch_norm(%0, %1, %1, _, _, _, _) training=true\n %5 = relu(%2)\n return %5\n}\n");
+    cr_expect(s.eager_steps == 0, "%d eager steps", s.eager_steps);
+}
+Test(axes, batch_statistics) { batch_statistics(); }
+Test(axes, batch_statistics_interpreted, .init = interpreted) { batch_statistics(); }
