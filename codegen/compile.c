@@ -269,6 +269,8 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
     ir_graph *best = in_parts(improved(g));
     if (!o || !o->no_backend)
         best = cg_widen(best);
+    if (best && (!o || !o->no_backend) && cg_graph_device(best) == KB_CPU)
+        best = cg_again(best, o && o->fast);
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {
