@@ -144,12 +144,16 @@ static ir_graph *with_copies(const ir_graph *g, const cg_facts *f, const bool *c
 ir_graph *cg_again(ir_graph *g, bool fast)
 {
     bool any = false;
-    bool *chosen = g ? kb_calloc((size_t)g->n_nodes + 1, sizeof *chosen) : NULL;
+    bool *chosen = g ? kb_calloc(2 * (size_t)g->n_nodes + 1, sizeof *chosen) : NULL, *read = chosen + (chosen ? g->n_nodes : 0);
     cg_facts f = {0};
     cg_groups gs = {0};
     ir_graph *to = NULL;
-    for (uint32_t i = 0; chosen && i < (uint32_t)g->n_nodes; i++)
-        any |= chosen[i] = may_repeat(g, i);
+    for (uint32_t i = 0; chosen && i < (uint32_t)g->n_nodes; i++)       /* most graphs end here: nothing that two operators read */
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            uint32_t p = ir_is(ir_in(g, &g->nodes[i], k)) ? ir_in(g, &g->nodes[i], k).i - 1 : i;
+            any |= chosen[p] = chosen[p] || (read[p] && may_repeat(g, p));
+            read[p] = true;
+        }
     if (any && !writes(g) && cg_facts_init(&f, g, KB_CPU, false, fast) == KN_OK && cg_fuse(&f, &gs) == KN_OK) {
         any = false;
         for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++)

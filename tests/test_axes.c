@@ -110,8 +110,8 @@ static void batch_statistics(void)
             const char *t = types[k];
             int c = shapes[i][1];
             snprintf(text, sizeof text, "graph (%%0: %s[%d, %d, %d, %d], %%1: %s[%d], %%2: %s[%d], %%3: %s[%d]) {\n %%4 = neg(%%0)\n"
-                     " %%5, %%6, %%7 = batch_norm(%%4, %%1, %%2, %%3, %%1, 0.3, 1e-3) training=true\n %%8 = relu(%%5)\n return %%8, %%6, %%7\n}\n", t, shapes[i][0], c, shapes[i][2],
-                     shapes[i][3], t, c, t, c, t, c);
+                     " %%5, %%6, %%7 = batch_norm(%%4, %%1, %%2, %%3, %%1, 0.3, 1e-3) training=true\n %%8 = relu(%%5)\n return %%8, %%6, %%7\n}\n", t, shapes[i][0], c,
+                     shapes[i][2], shapes[i][3], t, c, t, c, t, c);
             check(text);
             snprintf(text, sizeof text, "graph (%%0: %s[%d, %d]) {\n %%1, %%2, %%3 = batch_norm(%%0, _, _, _, _, _, _) training=%s\n return %%1%s\n}\n", t, shapes[i][0], c,
                      k % 2 ? "true" : "false", i % 2 ? ", %3" : "");
