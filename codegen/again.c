@@ -150,7 +150,8 @@ ir_graph *cg_again(ir_graph *g, bool fast)
     ir_graph *to = NULL;
     for (uint32_t i = 0; chosen && i < (uint32_t)g->n_nodes; i++)       /* most graphs end here: nothing that two operators read */
         for (int k = 0; k < g->nodes[i].n_in; k++) {
-            uint32_t p = ir_is(ir_in(g, &g->nodes[i], k)) ? ir_in(g, &g->nodes[i], k).i - 1 : i;
+            ir_ref r = ir_in(g, &g->nodes[i], k);
+            uint32_t p = ir_is(r) && (!k || !ir_same(r, ir_in(g, &g->nodes[i], k - 1))) ? r.i - 1 : i;
             any |= chosen[p] = chosen[p] || (read[p] && may_repeat(g, p));
             read[p] = true;
         }
