@@ -80,15 +80,6 @@ void kb_layout_release(const kb_layout *l)
         kb_free(m);
 }
 
-bool kb_layout_equal(const kb_layout *a, const kb_layout *b)
-{
-    if (a == b)
-        return true;
-    size_t bytes = (size_t)a->rank * sizeof a->sizes[0];
-    return a->dtype == b->dtype && a->rank == b->rank && a->device == b->device && memcmp(a->sizes, b->sizes, bytes) == 0 &&
-           memcmp(a->strides, b->strides, bytes) == 0;
-}
-
 int64_t kb_layout_span(const kb_layout *l)
 {
     if (l->numel == 0)

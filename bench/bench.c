@@ -17,18 +17,18 @@
 #include "base/pool.h"
 #include "bench/support/cases.h"
 #include "bench/support/measure.h"
+#include "tests/support/program.h"
 #include "tracer/tr.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_SAMPLES = 60, MIN_SAMPLES = 5 };
 #define TRIAD_BYTES (int64_t)(192 << 20)
 
-static struct options { const char *pattern, *json; int threads, list, cpu, fast, alone; double seconds; } options = {.seconds = 2.0};
+static struct options { const char *pattern, *json; int threads; bool list, cpu, fast, alone; double seconds; } options = {.seconds = 2.0};
 static json_t *records;
 static int failures;
 
@@ -433,41 +433,17 @@ static void run_compile(void)
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------------------------------------------------- */
-static int usage(void)
+static bool take_math(const char *value)
 {
-    fprintf(stderr, "usage: bench [PATTERN] [--json FILE] [--threads N] [--seconds S] [--data FOLDER] [--cpu] [--list]\n");
-    return 2;
+    options.fast = strcmp(value, "fast") == 0;
+    return options.fast || strcmp(value, "same") == 0;
 }
 
-static int read_options(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (argv[i][0] != '-')
-            options.pattern = argv[i][0] ? argv[i] : NULL;
-        else if (strcmp(argv[i], "--list") == 0)
-            options.list = 1;
-        else if (strcmp(argv[i], "--cpu") == 0)
-            options.cpu = 1;
-        else if (strcmp(argv[i], "--alone") == 0)
-            options.alone = 1;
-        else if (!value)
-            return usage();
-        else if (strcmp(argv[i], "--math") == 0 && (strcmp(value, "fast") == 0 || strcmp(value, "same") == 0))
-            options.fast = *value == 'f', i++;
-        else if (strcmp(argv[i], "--json") == 0)
-            options.json = value, i++;
-        else if (strcmp(argv[i], "--threads") == 0)
-            options.threads = atoi(value), i++;
-        else if (strcmp(argv[i], "--seconds") == 0)
-            options.seconds = atof(value), i++;
-        else if (strcmp(argv[i], "--data") == 0)
-            bench_data = value, i++;
-        else
-            return usage();
-    }
-    return 0;
-}
+static const program_option known[] = {
+    {"--list", .flag = &options.list}, {"--cpu", .flag = &options.cpu}, {"--alone", .flag = &options.alone}, {"--math", .takes = take_math},
+    {"--json", .text = &options.json}, {"--threads", .integer = &options.threads}, {"--seconds", .real = &options.seconds},
+    {"--data", .text = &bench_data}, {.name = NULL}
+};
 
 static void print_machine(json_t *top)
 {
@@ -485,23 +461,12 @@ static void print_machine(json_t *top)
                                                   "fma_flops_per_s", p));
 }
 
-/* Run by itself, without make: the code generator lies beside the folder of this program. */
-static void find_backend(void)
-{
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    for (int up = 0; up < 2 && n > 0; up++)
-        while (n > 0 && path[--n] != '/') {}
-    path[n > 0 ? n : 0] = 0;
-    if (*path)
-        setenv("KN_BACKEND_DIR", path, 0);
-}
-
 int main(int argc, char **argv)
 {
     int ran = 0;
-    if (read_options(argc, argv))
-        return 2;
+    if (!read_options(argc, argv, known, &options.pattern))
+        return fprintf(stderr,
+            "usage: bench [PATTERN] [--json FILE] [--threads N] [--seconds S] [--data FOLDER] [--math fast] [--cpu] [--alone] [--list]\n"), 2;
     find_backend();
     if (options.list) {
         for (const bench_case *c = bench_cases; c->name; c++)

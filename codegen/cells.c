@@ -401,7 +401,7 @@ bool cg_cells_build(cg_cells *c, const cg_facts *f, const cg_group *group)
         c->of_node[i] = v;
         if (v < 0 || c->full)
             return false;
-        if (!cg_is_stored(f, f->node[node].group, node))
+        if (!cg_is_stored(f, c->group, node))
             continue;
         cg_access a;
         if (!cg_access_result(f, &c->space, node, &a))

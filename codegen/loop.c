@@ -47,15 +47,50 @@ lp_kernel *lp_new(const char *name)
     return k;
 }
 
+static void free_insts(lp_kernel *k)
+{
+    if (k->sharers && atomic_fetch_sub_explicit(k->sharers, 1, memory_order_acq_rel) > 1)
+        return;
+    kb_free((void *)(uintptr_t)k->sharers);
+    kb_free(k->insts);
+}
+
+bool lp_share_insts(lp_kernel *k, lp_kernel *like)
+{
+    if (!like->sharers) {
+        if (!(like->sharers = kb_alloc(sizeof *like->sharers)))
+            return false;
+        atomic_init(like->sharers, 1);
+    }
+    atomic_fetch_add_explicit(like->sharers, 1, memory_order_relaxed);
+    free_insts(k);
+    k->insts = like->insts;
+    k->cap_insts = like->cap_insts;
+    k->sharers = like->sharers;
+    return true;
+}
+
 void lp_free(lp_kernel *k)
 {
     if (!k)
         return;
     kb_arena_free(&k->arena);
-    kb_free(k->insts);
+    free_insts(k);
     kb_free(k->buffers);
     kb_free(k->table);
     kb_free(k);
+}
+
+void lp_close(lp_kernel *k)
+{
+    kb_free(k->table);
+    k->table = NULL;
+    k->table_size = 0;
+    lp_inst *fitting = k->n_insts < k->cap_insts ? kb_realloc(k->insts, (size_t)(k->n_insts + !k->n_insts) * sizeof *fitting) : NULL;
+    if (fitting) {
+        k->insts = fitting;
+        k->cap_insts = k->n_insts;
+    }
 }
 
 kn_status lp_open_phase(lp_kernel *k, lp_phase_kind kind)
@@ -252,7 +287,7 @@ bool lp_same_form(const lp_kernel *a, const lp_kernel *b)
     for (int p = 0; p < a->n_phases; p++)
         if (a->phases[p].kind != b->phases[p].kind || a->phases[p].n != b->phases[p].n)
             return false;
-    for (int64_t i = 0; i < a->n_insts; i++)
+    for (int64_t i = 0; i < a->n_insts && a->insts != b->insts; i++)
         if (!inst_equal(&a->insts[i], &b->insts[i]))
             return false;
     return memcmp(a->scalar_dtype, b->scalar_dtype, (size_t)a->n_scalars) == 0;
@@ -272,14 +307,6 @@ bool lp_equal(const lp_kernel *a, const lp_kernel *b)
 }
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------------------------ */
-bool lp_reduces(const lp_kernel *k)
-{
-    for (int64_t i = 0; i < k->n_insts && k->n_phases == 1; i++)
-        if (k->insts[i].op == LP_REDUCE)
-            return true;
-    return k->n_phases > 1;
-}
-
 bool lp_wants_inner(const lp_kernel *k) { return !k->columns && ((k->n_outer > 0 && k->inner.size <= LP_SHORT_ROW) || lp_reduces(k)); }
 
 /* One phase: some lines ahead, which hardware stops doing at each page. Several: the next row, where rows are long enough. */

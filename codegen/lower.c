@@ -443,6 +443,7 @@ static void finish(lowering *l, cg_lowered *out)
             out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_QUOT || op == LP_SQRT ? 4 : op == LP_CONST || op == LP_SIZE ? 0 : 1;
     }
     out->k = k;
+    lp_close(k);
 }
 
 static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, int32_t number, cg_lowered *out)
@@ -478,17 +479,41 @@ static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, in
     return s;
 }
 
+/* Kernels of a form that was met before need no instructions of their own: equal layers are most of a large graph. In a table by form of group + 1. */
+static void share_insts(cg_lowered *lowered, int32_t group, int32_t *table, uint64_t mask)
+{
+    cg_lowered *w = &lowered[group];
+    uint64_t at = w->form & mask;
+    for (; table[at]; at = (at + 1) & mask) {
+        const cg_lowered *other = &lowered[table[at] - 1];
+        if (other->form == w->form && lp_same_form(other->k, w->k)) {
+            lp_share_insts(w->k, other->k);
+            return;
+        }
+    }
+    table[at] = group + 1;
+}
+
 kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out)
 {
+    size_t size = 16;
+    while (size < 2 * (size_t)gs->n_order)
+        size *= 2;
+    int32_t *table = kb_calloc(size, sizeof *table);
     lowering *l = kb_alloc(sizeof *l);
-    kn_status s = l ? KN_OK : kb_error_status();
+    kn_status s = l && table ? KN_OK : kb_error_status();
     for (int64_t i = 0; i < gs->n_order && s == KN_OK; i++) {
         int32_t group = gs->order[i];
         if (!gs->v[group].fused)
             continue;
         memset(l, 0, offsetof(lowering, c) + offsetof(cg_cells, v));
-        s = lower(l, f, &gs->v[group], group, &out[group]);
+        s = lower(l, f, &gs->v[group], gs->v[group].number, &out[group]);
+        if (s == KN_OK) {
+            out[group].form = lp_form(out[group].k);
+            share_insts(out, group, table, size - 1);
+        }
     }
+    kb_free(table);
     kb_free(l);
     return s;
 }

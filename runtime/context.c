@@ -94,7 +94,11 @@ static rt_undo *close_to(rt_ctx *ctx, int64_t depth)
             continue;
         }
         if (o.depth > depth) {
-            let_go(ctx, o.t);
+            if (!is_memory(o.t) && o.t->state == RT_PENDING && o.t->ctx == ctx && atomic_load_explicit(&o.t->count, memory_order_acquire) == 1) {
+                o.t->owned_at = RT_NOT_OWNED;
+                rt_pending_destroy(ctx, o.t);
+            } else
+                let_go(ctx, o.t);
             continue;
         }
         if (!is_memory(o.t))

@@ -331,7 +331,7 @@ static void trace_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **o
 {
     builder *b = builder_of(trace);
     kn_tensor *bad = NULL;
-    (void)ctx;
+    rt_enter(ctx);
     for (int k = 0; k < c->n_in && !bad; k++) {
         kn_tensor *t = c->in[k].kind == KN_KIND_TENSOR ? c->in[k].as.tensor : NULL;
         if (t && t->state == RT_ERROR)
@@ -343,6 +343,7 @@ static void trace_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **o
         bad = build_op(b, c, out);
     for (int i = 0; i < KB_MAX_OUT && bad; i++)
         out[i] = bad;
+    rt_leave(ctx);
 }
 
 /* ---- the rest of a trace --------------------------------------------------------------------------------------------------------------- */
@@ -660,7 +661,7 @@ static kn_value dispatch(builder *b, const kb_control *c, kn_tensor *pred, bool 
         in[n++] = kn_value_tensor(b->tensors[i]);
     for (int i = 0; i < b->n_scalars; i++)
         in[n++] = b->scalars[i];
-    rt_dispatch(&(rt_op){RT_OP(c->op, n), KB_CONTROL_WORDS, in, words, b->site}, out);
+    rt_dispatch(&(rt_op){RT_OP(c->op, n, KB_CONTROL_WORDS), in, words, b->site}, out);
     if (!tuple || rt_failed(out[0]))
         return kn_value_tensor(out[0]);
     for (int i = 0; i < c->n_out; i++)

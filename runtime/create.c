@@ -74,7 +74,7 @@ kn_tensor *(kn_full)(kn_dtype d, kn_shape s, kn_value fill, const char *site)
     int64_t words[2 + 2 * KN_MAX_RANK];
     int n = rt_put_list(words, s, false);
     words[n++] = rt_dtype_here(d);
-    return rt_dispatch1(&(rt_op){RT_OP(OP_full, 1), n, &fill, words, site});
+    return rt_dispatch1(&(rt_op){RT_OP(OP_full, 1, n), &fill, words, site});
 }
 
 static double number(const kn_value *v) { return v->kind == KN_KIND_DOUBLE ? v->as.d : (double)v->as.i; }
@@ -106,7 +106,7 @@ kn_tensor *(kn_arange_from)(kn_value start, kn_value end, kn_value step, kn_dtyp
         words[1] = KN_F32;
     words[1] = rt_dtype_here((kn_dtype)words[1]);
     const kn_value in[] = {start, step};
-    return rt_dispatch1(&(rt_op){RT_OP(OP_arange, 2), 2, in, words, site});
+    return rt_dispatch1(&(rt_op){RT_OP(OP_arange, 2, 2), in, words, site});
 }
 
 kn_tensor *(kn_arange)(int64_t end, const char *site)

@@ -25,7 +25,7 @@ kn_tensor *(kn_to_device)(kn_tensor *x, kn_device d, const char *site)
     if (n < 0)
         return rt_face_failed("to_device", site);
     if (rt_failed(x) || x->layout->device != n)
-        return rt_dispatch1(&(rt_op){RT_OP(OP_to_device, 1), 1, (const kn_value[]){kn_value_tensor(x)}, (const int64_t[]){n}, site});
+        return rt_dispatch1(&(rt_op){RT_OP(OP_to_device, 1, 1), (const kn_value[]){kn_value_tensor(x)}, (const int64_t[]){n}, site});
     return x;
 }
 

@@ -7,38 +7,27 @@
 #include "base/profile.h"
 #include <string.h>
 
-kn_dtype rt_scalar_bits(const kn_value *v, int64_t *bits)
+/* A thread's first op. */
+static __attribute__((noinline)) void first_dispatch(const rt_op *c, kn_tensor **out)
 {
-    switch ((kn_kind)v->kind) {
-    case KN_KIND_INT:
-        *bits = v->as.i;
-        return KN_I64;
-    case KN_KIND_BOOL:
-        *bits = v->as.i != 0;
-        return KN_BOOL;
-    case KN_KIND_DOUBLE:
-        memcpy(bits, &v->as.d, sizeof *bits);
-        return KN_F64;
-    case KN_KIND_NONE: case KN_KIND_TENSOR: case KN_KIND_STRING: case KN_KIND_TUPLE: case KN_KIND_DICT: case KN_KIND_MODULE: case KN_KIND_INVALID:
-        break;
-    }
-    return 0;
-}
-
-void rt_dispatch(const rt_op *c, kn_tensor **out)
-{
-    rt_ctx *ctx = rt_get();
-    if (__builtin_expect(!ctx, 0)) {
-        kn_tensor *bad = rt_error_tensorf(KN_E_MEMORY, NULL, NULL, "out of memory");
-        for (int i = 0; i < KB_MAX_OUT; i++)
-            out[i] = bad;
+    if (rt_ctx_new_for_thread()) {
+        rt_dispatch(c, out);
         return;
     }
-    if (ctx->trace) {
-        rt_enter(ctx);
+    kn_tensor *bad = rt_error_tensorf(KN_E_MEMORY, NULL, NULL, "out of memory");
+    for (int i = 0; i < KB_MAX_OUT; i++)
+        out[i] = bad;
+}
+
+/* Whatever it calls is called last, so that nothing is saved and restored here. */
+void rt_dispatch(const rt_op *c, kn_tensor **out)
+{
+    rt_ctx *ctx = rt_get_known();
+    if (__builtin_expect(!ctx, 0))
+        first_dispatch(c, out);
+    else if (ctx->trace)
         ctx->trace->ops->op(ctx->trace, ctx, c, out);
-        rt_leave(ctx);
-    } else
+    else
         rt_eager(ctx, c, out);
 }
 
@@ -126,13 +115,9 @@ static kn_tensor *make_view(eager_call *e, const kb_infer *in)
     return rt_tensor_new(e->ctx, l, rt_storage_retain(x->storage), x->offset + in->offset.v);
 }
 
-/* A parameter that has stayed the same for a while may be used in packed form, its own if nobody else may write it. */
-static const kb_source *weights_of(const eager_call *e, kb_source *source)
+const kb_source *rt_weights_of(kb_opcode op, const kn_tensor *w, kb_source *source)
 {
-    if (e->info->cls != KB_CONTRACTION || e->c->n_in < 2 || e->c->in[1].kind != KN_KIND_TENSOR)
-        return NULL;
-    const kn_tensor *w = e->c->in[1].as.tensor;
-    if (!(w->flags & RT_T_PARAM) || !rt_storage_is_own(w->storage))
+    if (kb_op_info(op)->cls != KB_CONTRACTION || !(w->flags & RT_T_PARAM) || !rt_storage_is_own(w->storage))
         return NULL;
     *source = (kb_source){&w->storage->packs, atomic_load_explicit(&w->storage->version, memory_order_acquire)};
     return kb_packs_steady(source->packs, source->version) ? source : NULL;
@@ -141,6 +126,7 @@ static const kb_source *weights_of(const eager_call *e, kb_source *source)
 static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
 {
     kb_source source;
+    const kn_value *second = e->c->n_in < 2 ? NULL : &e->c->in[1];
     kb_buf bufs[KB_MAX_OUT];
     const kb_layout *layouts[KB_MAX_OUT] = {0};
     rt_storage *storages[KB_MAX_OUT] = {0};
@@ -156,7 +142,8 @@ static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
     }
     if (s == KN_OK)
         s = e->info->cls == KB_VIEW ? kb_run_copy(e->buf, bufs[0].data)  /* a view op that can't be a view */
-                                    : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, in->words, weights_of(e, &source)});
+                                    : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, in->words,
+                                              second && second->kind == KN_KIND_TENSOR ? rt_weights_of(e->c->op, second->as.tensor, &source) : NULL});
     for (int i = 0; i < in->n_out; i++) {
         if (s == KN_OK) {
             out[i] = rt_tensor_new(e->ctx, layouts[i], storages[i], 0);

@@ -232,7 +232,7 @@ static kn_status by_name(const char *name, size_t n, const kn_value *args, const
         return s;
     }
     *n_out = op == OP_batch_norm && !c.words[0] ? 1 : c.o->n_out;    /* in evaluation nothing but its output is new */
-    rt_dispatch(&(rt_op){RT_OP(op, c.n_in), c.n_words, c.in, c.words, site}, out);
+    rt_dispatch(&(rt_op){RT_OP(op, c.n_in, c.n_words), c.in, c.words, site}, out);
     return KN_OK;
 }
 

@@ -172,7 +172,7 @@ static kn_tensor *draw(kb_opcode op, int n_in, const kn_value *operands, int n_w
         in[i] = operands[i];
     if (rt_rng_operands(op, n_in + 2, in, words))
         return rt_face_failed(kb_op_info(op)->name, site);
-    return rt_dispatch1(&(rt_op){RT_OP(op, n_in + 2), n_words, in, words, site});
+    return rt_dispatch1(&(rt_op){RT_OP(op, n_in + 2, n_words), in, words, site});
 }
 
 static kn_tensor *draw_sizes(kb_opcode op, int n_in, const kn_value *operands, kn_dtype d, kn_shape s, const char *site)

@@ -51,8 +51,7 @@ struct kn_tensor {
         char *error;                            /* ERROR: the sentence, owned; status in `slot` */
         kn_tensor *next_free;                   /* DEAD */
     } u;
-    uint64_t uid;
-};
+};                                              /* 64 bytes: a cache line in its slab */
 #define RT_NOT_OWNED UINT32_MAX
 
 typedef struct rt_owned { kn_tensor *t; uint32_t depth; } rt_owned;
@@ -93,10 +92,15 @@ struct rt_ctx {
 };
 
 rt_ctx *rt_ctx_new_for_thread(void);            /* slow path of rt_get */
-static inline rt_ctx *rt_get(void)              /* NULL only when memory is short */
+static inline rt_ctx *rt_get_known(void)        /* NULL too when the thread has none yet */
 {
     kb_thread *t = kb_tls;
-    return __builtin_expect(t && t->runtime, 1) ? t->runtime : rt_ctx_new_for_thread();
+    return __builtin_expect(t != NULL, 1) ? t->runtime : NULL;
+}
+static inline rt_ctx *rt_get(void)              /* NULL only when memory is short */
+{
+    rt_ctx *ctx = rt_get_known();
+    return __builtin_expect(ctx != NULL, 1) ? ctx : rt_ctx_new_for_thread();
 }
 
 /* ---- what a thread does to its call frames and placeholders stands between these (foreign.c) ------------------------------------------------ */
@@ -108,6 +112,13 @@ static inline void rt_enter(rt_ctx *ctx)
     atomic_signal_fence(memory_order_seq_cst);  /* the visitor's barrier makes it a real one */
     if (__builtin_expect(atomic_load_explicit(&ctx->visited, memory_order_acquire), 0) && depth == 0)
         rt_wait_for_visitor(ctx);
+}
+/* The same without waiting: false when a visitor is there. rt_leave follows either way. */
+static inline bool rt_try_enter(rt_ctx *ctx)
+{
+    atomic_store_explicit(&ctx->inside, atomic_load_explicit(&ctx->inside, memory_order_relaxed) + 1, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst);
+    return !atomic_load_explicit(&ctx->visited, memory_order_acquire);
 }
 static inline void rt_leave(rt_ctx *ctx)
 {
@@ -122,10 +133,9 @@ void rt_drop_pending(kn_tensor *t);             /* its last count is gone; DEAD 
 /* ---- an op call ---------------------------------------------------------------------------------------------------------- */
 typedef struct rt_op {
     union {
-        struct { kb_opcode op; int n_in; };
-        uint64_t head;                          /* both: written at once (RT_OP), since replay reads them at once */
+        struct { kb_opcode op : 16; int n_in : 16; int n_words; };
+        uint64_t head;                          /* all three: written at once (RT_OP), since replay reads them at once */
     };
-    int n_words;
     const kn_value *in;                         /* tensors, scalars (int, double, bool) or none: count and order of the schema's operands */
     const int64_t *words;
     const char *site;                           /* "file.c:41" or NULL */
@@ -134,9 +144,9 @@ typedef struct rt_op {
 /* THE door. Fills out[0 .. n_out-1] with tensors owned by the innermost scope (never NULL; all the same error tensor on failure); for writes
  * out[0] is operand 0 itself. */
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define RT_OP(o, n) .head = (uint64_t)(uint32_t)(n) << 32 | (uint32_t)(o)
+#define RT_OP(o, n, words) .head = (uint64_t)(uint32_t)(words) << 32 | (uint32_t)(n) << 16 | (uint32_t)(o)
 #else
-#define RT_OP(o, n) .head = (uint64_t)(uint32_t)(o) << 32 | (uint32_t)(n)
+#define RT_OP(o, n, words) .head = (uint64_t)(uint32_t)((uint32_t)(o) << 16 | (uint32_t)(n)) << 32 | (uint32_t)(words)
 #endif
 void rt_dispatch(const rt_op *c, kn_tensor **out);
 static inline kn_tensor *rt_dispatch1(const rt_op *c)
@@ -147,9 +157,12 @@ static inline kn_tensor *rt_dispatch1(const rt_op *c)
 }
 /* The eager half: validates, infers, runs the kernel. Operands must be real (pending ones are synced first). Used by the tracer while recording. */
 void rt_eager(rt_ctx *ctx, const rt_op *c, kn_tensor **out);
+/* Of op's operand 1: a parameter that has stayed the same for a while may be used in packed form, its own if nobody else may write it. Else NULL. */
+const kb_source *rt_weights_of(kb_opcode op, const kn_tensor *w, kb_source *source);
 
 /* ---- what a call frame of the tracer gives the runtime ---------------------------------------------------------------------- */
 typedef struct rt_trace_ops {
+    /* Called from outside of rt_enter, unlike the others: it enters by itself, so that rt_dispatch has nothing to come back for. */
     void (*op)(rt_trace *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out);
     /* Host code is about to read t (REAL or PENDING, made by this call or not): after it t is REAL, or an error is recorded. `code` is a break code. */
     kn_status (*host_read)(rt_trace *f, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
@@ -227,26 +240,27 @@ static inline void rt_handle_clear(kn_tensor *t)
     t->offset = 0;
     t->u.trace = NULL;
 }
-/* rt_handle_new for a placeholder, which a frame hands out by the hundred; NULL: try rt_handle_new. */
+/* rt_handle_new for a placeholder, which a frame hands out by the hundred; NULL: try rt_handle_new. A free handle has no storage, and nobody asks a placeholder for
+ * its offset. */
 static inline kn_tensor *rt_handle_new_pending(rt_ctx *ctx, rt_trace *trace, uint64_t serial, uint32_t slot, const kb_layout *layout)
 {
-    if (__builtin_expect(ctx->n_free <= RT_QUARANTINE || !ctx->n_scopes || ctx->n_owned >= ctx->cap_owned, 0))
+    int64_t n_owned = ctx->n_owned, n_free = ctx->n_free, n_scopes = ctx->n_scopes;
+    if (__builtin_expect(n_free <= RT_QUARANTINE || !n_scopes || n_owned >= ctx->cap_owned, 0))
         return NULL;
     kn_tensor *t = ctx->free_head;
     ctx->free_head = t->u.next_free;
-    ctx->n_free--;
+    ctx->n_free = n_free - 1;
+    ctx->owned[n_owned] = (rt_owned){t, (uint32_t)n_scopes};
+    ctx->n_owned = n_owned + 1;
+    trace->n_pending++;
     atomic_store_explicit(&t->count, 1, memory_order_relaxed);
     t->flags = 0;
-    rt_set_slot(t, serial, slot);
+    t->owned_at = (uint32_t)n_owned;
     t->layout = layout;
-    t->storage = NULL;
-    t->offset = 0;
     t->u.trace = trace;
     t->ctx = ctx;
-    t->owned_at = (uint32_t)ctx->n_owned;
+    rt_set_slot(t, serial, slot);
     atomic_store_explicit(&t->state, RT_PENDING, memory_order_relaxed);
-    ctx->owned[ctx->n_owned++] = (rt_owned){t, (uint32_t)ctx->n_scopes};
-    trace->n_pending++;
     return t;
 }
 static inline kn_tensor *rt_handle_new(rt_ctx *ctx)
@@ -268,6 +282,26 @@ static inline void rt_pending_dropped(kn_tensor *t)
     trace->n_pending--;
     if (__builtin_expect(trace->ops->dropped != NULL, 0))
         trace->ops->dropped(trace, t);
+}
+/* To the end of the queue of those to be used again. */
+static inline void rt_handle_enqueue(rt_ctx *ctx, kn_tensor *t)
+{
+    t->u.next_free = NULL;
+    if (__builtin_expect(ctx->free_tail != NULL, 1))
+        ctx->free_tail->u.next_free = t;
+    else
+        ctx->free_head = t;
+    ctx->free_tail = t;
+    ctx->n_free++;
+}
+/* rt_tensor_destroy_in for a placeholder of this thread, between rt_enter and rt_leave. */
+static inline void rt_pending_destroy(rt_ctx *ctx, kn_tensor *t)
+{
+    rt_pending_dropped(t);
+    atomic_store_explicit(&t->state, RT_DEAD, memory_order_relaxed);
+    __atomic_store_n(&t->serial, 0, __ATOMIC_RELAXED);
+    t->layout = NULL;
+    rt_handle_enqueue(ctx, t);
 }
 uint64_t rt_serial_next(void);                  /* for whoever hands out PENDING handles: never the same twice */
 bool rt_handle_own(rt_ctx *ctx, kn_tensor *t);  /* gives a handle to the innermost scope (takes over one count); false when memory is short */
@@ -351,7 +385,19 @@ int rt_default_device(int device);
 const void *rt_host_elements(const kn_tensor *x, void **owned, size_t *bytes);
 
 /* The scalar of a kn_value as a weak 8-byte operand: bits in *bits, its dtype (bool, i64 or f64); 0 when it is no scalar. */
-kn_dtype rt_scalar_bits(const kn_value *v, int64_t *bits);
+static inline kn_dtype rt_scalar_bits(const kn_value *v, int64_t *bits)
+{
+    if (v->kind == KN_KIND_DOUBLE) {
+        __builtin_memcpy(bits, &v->as.d, sizeof *bits);
+        return KN_F64;
+    }
+    if (v->kind == KN_KIND_INT) {
+        *bits = v->as.i;
+        return KN_I64;
+    }
+    *bits = v->kind == KN_KIND_BOOL && v->as.i;
+    return v->kind == KN_KIND_BOOL ? KN_BOOL : (kn_dtype)0;
+}
 extern const kb_layout rt_scalar_layouts[KB_DTYPE_COUNT];    /* rank 0 of each dtype */
 
 /* The path of the module call in progress, "blocks.0.fc1" (from the outermost module), "" outside; returns buf. */

@@ -10,8 +10,10 @@
 
 enum { SLAB_HANDLES = 128 };
 
-typedef struct slab { struct slab *next; kn_tensor handles[SLAB_HANDLES]; } slab;
+/* Handles are aligned to cache lines within. */
+typedef struct slab { struct slab *next; char room[(SLAB_HANDLES + 1) * sizeof(kn_tensor)]; } slab;
 
+_Static_assert(sizeof(kn_tensor) == 64, "a handle is a cache line");
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static slab *slabs;                             /* all of them: keeps them reachable */
 static kn_tensor *spare;                        /* free handles of threads that ended */
@@ -26,17 +28,6 @@ const kb_layout rt_scalar_layouts[KB_DTYPE_COUNT] = {
     SCALAR_LAYOUT(KN_BOOL), SCALAR_LAYOUT(KN_U8),  SCALAR_LAYOUT(KN_I8),   SCALAR_LAYOUT(KN_I32), SCALAR_LAYOUT(KN_I64),
     SCALAR_LAYOUT(KN_F16),  SCALAR_LAYOUT(KN_BF16), SCALAR_LAYOUT(KN_F32), SCALAR_LAYOUT(KN_F64), SCALAR_LAYOUT(KN_I16)};
 
-static inline void enqueue(rt_ctx *ctx, kn_tensor *t)
-{
-    t->u.next_free = NULL;
-    if (ctx->free_tail)
-        ctx->free_tail->u.next_free = t;
-    else
-        ctx->free_head = t;
-    ctx->free_tail = t;
-    ctx->n_free++;
-}
-
 static bool refill(rt_ctx *ctx)
 {
     pthread_mutex_lock(&lock);
@@ -45,7 +36,7 @@ static bool refill(rt_ctx *ctx)
     pthread_mutex_unlock(&lock);
     while (t) {
         kn_tensor *next = t->u.next_free;
-        enqueue(ctx, t);
+        rt_handle_enqueue(ctx, t);
         t = next;
     }
     if (ctx->n_free > RT_QUARANTINE)
@@ -57,8 +48,9 @@ static bool refill(rt_ctx *ctx)
     s->next = slabs;
     slabs = s;
     pthread_mutex_unlock(&lock);
+    kn_tensor *handles = (kn_tensor *)(((uintptr_t)s->room + sizeof *handles - 1) & ~(uintptr_t)(sizeof *handles - 1));
     for (int i = 0; i < SLAB_HANDLES; i++)
-        enqueue(ctx, &s->handles[i]);
+        rt_handle_enqueue(ctx, &handles[i]);
     return true;
 }
 
@@ -87,7 +79,7 @@ kn_tensor *rt_handle_new_slow(rt_ctx *ctx)
     if (rt_handle_own(ctx, t))
         return t;
     t->state = RT_DEAD;                         /* nobody would ever release it */
-    enqueue(ctx, t);
+    rt_handle_enqueue(ctx, t);
     return NULL;
 }
 
@@ -147,7 +139,7 @@ void rt_tensor_destroy_in(rt_ctx *ctx, kn_tensor *t)
     __atomic_store_n(&t->serial, 0, __ATOMIC_RELAXED);
     t->layout = NULL;
     if (__builtin_expect(ctx != NULL, 1)) {
-        enqueue(ctx, t);
+        rt_handle_enqueue(ctx, t);
         return;
     }
     pthread_mutex_lock(&lock);

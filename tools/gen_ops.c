@@ -263,8 +263,8 @@ static void function(const kb_opinfo *o)
         printf("    kn_tensor *out[KB_MAX_OUT];\n    rt_dispatch(&(rt_op){RT_OP(OP_%s, ", o->name);
     else
         printf("    return rt_dispatch1(&(rt_op){RT_OP(OP_%s, ", o->name);
-    printf(o->n_operands < 0 ? "(int)n), " : "%d), ", o->n_operands);
-    printf("%s, in, %s, site}%s);\n", scalars ? "n_words" : "0", scalars ? "words" : "NULL", o->n_out > 1 ? ", out" : "");
+    printf(o->n_operands < 0 ? "(int)n, " : "%d, ", o->n_operands);
+    printf("%s), in, %s, site}%s);\n", scalars ? "n_words" : "0", scalars ? "words" : "NULL", o->n_out > 1 ? ", out" : "");
     if (o->n_out > 1) {
         printf("    return (kn_%s_result){", o->name);
         for (int i = 0; i < o->n_out; i++)

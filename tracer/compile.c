@@ -180,7 +180,7 @@ static void free_events(tr_event *top)
         for (int i = 0; e->kind == EV_OP && i < e->n_out; i++)
             kb_layout_release(e->out[i].layout);
         for (int i = 0; i < e->n_bind; i++)
-            kb_layout_release(e->bind[i].layout);
+            kb_layout_release(e->bind[i]);
         while (!next && e && e != top) {
             next = atomic_load(&e->sibling);
             if (!next)

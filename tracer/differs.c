@@ -23,7 +23,7 @@ static bool differs_by_sizes(const tr_frame *f, const tr_event *e, const rt_op *
         const kn_value *v = &c->in[k];
         int64_t bits;
         tr_code code = e->in[k];
-        if (tr_kind(code) == TR_SCALAR ? rt_scalar_bits(v, &bits) != tr_scalar_dtype(code) : tr_kind(code) == TR_NONE && v->kind != KN_KIND_NONE)
+        if (tr_kind(code) == TR_SCALAR ? rt_scalar_bits(v, &bits) != tr_scalar_dtype(code) : tr_kind(code) == TR_NOTHING && v->kind != KN_KIND_NONE)
             return false;
         if (tr_kind(code) != TR_SLOT && tr_kind(code) != TR_EXTERN)
             continue;
@@ -34,10 +34,11 @@ static bool differs_by_sizes(const tr_frame *f, const tr_event *e, const rt_op *
             return false;
         if (tr_kind(code) == TR_EXTERN && tr_index(code) < f->n_externs && f->externs[tr_index(code)] != t)
             return false;
-        for (int i = 0; tr_kind(code) == TR_EXTERN && tr_index(code) >= bound && i < e->n_bind; i++)
-            if (e->bind[i].index == tr_index(code) && (e->bind[i].layout->dtype != t->layout->dtype || e->bind[i].layout->rank != t->layout->rank
-                || e->bind[i].layout->device != t->layout->device))
+        if (tr_kind(code) == TR_EXTERN && tr_index(code) >= bound && tr_index(code) - e->first_extern < e->n_bind) {
+            const kb_layout *was = e->bind[tr_index(code) - e->first_extern];
+            if (was->dtype != t->layout->dtype || was->rank != t->layout->rank || was->device != t->layout->device)
                 return false;
+        }
     }
     return true;
 }

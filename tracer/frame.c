@@ -1,8 +1,4 @@
-/* frame.c: a call of a compiled module, op by op: replay, side exit, the ends of graphs. Recording is in record.c.
- *
- * The hot path is replay_op: find the child that this op equals, hand out placeholders. It allocates nothing: the frame's arrays were made for the entry's
- * longest path.
- */
+/* frame.c: a call of a compiled module: ops that aren't replayed, side exits, the ends of graphs, frames. Replay is in replay.c, recording in record.c. */
 #include "tracer/tr.h"
 #include "base/profile.h"
 #include "base/userop.h"
@@ -19,116 +15,11 @@ uint64_t tr_now(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* ---- matching ------------------------------------------------------------------------------------------------------------------------ */
-/* Whether t may stand for the extern that this event bound. */
-static bool binds(const tr_frame *f, const tr_event *e, uint32_t index, const kn_tensor *t)
-{
-    if (t->state != RT_REAL || t->serial == f->serial)
-        return false;
-    uint32_t i = index - e->first_extern;       /* they are numbered by first use */
-    return i < e->n_bind && (t->layout == e->bind[i].layout || kb_layout_equal(t->layout, e->bind[i].layout)) &&
-           !atomic_load_explicit(&t->storage->mapped_write, memory_order_relaxed);
-}
-
-/* Operand k of the call against the event's. New externs go to f->externs past n_externs, not yet counted. */
-static inline bool operand_fits(tr_frame *f, const tr_event *e, int k, const kn_value *v, uint32_t *n_externs)
-{
-    tr_code c = e->in[k];
-    switch (tr_kind(c)) {
-    case TR_SLOT:
-        return v->kind == KN_KIND_TENSOR && v->as.tensor->serial == f->serial && v->as.tensor->slot == tr_index(c) && v->as.tensor->state != RT_DEAD;
-    case TR_EXTERN:
-        if (v->kind != KN_KIND_TENSOR)
-            return false;
-        if (tr_index(c) < *n_externs)
-            return f->externs[tr_index(c)] == v->as.tensor && v->as.tensor->state == RT_REAL;
-        if (!binds(f, e, tr_index(c), v->as.tensor))
-            return false;
-        f->externs[(*n_externs)++] = v->as.tensor;
-        return true;
-    case TR_SCALAR:
-        return rt_scalar_bits(v, &f->scalars[tr_index(c)]) == tr_scalar_dtype(c);
-    }
-    return v->kind == KN_KIND_NONE;
-}
-
-/* ---- operators of one's own ---------------------------------------------------------------------------------------------------------------- */
-/* A user's shape rule may look at more than the operands: it is asked again at each call. */
-static bool custom_fits(const tr_event *e, const rt_op *c)
-{
-    kb_type types[KB_MAX_IN];
-    kb_infer in = {.op = c->op, .n_in = c->n_in, .in = types, .words = c->words};
-    const kb_userop *u = kb_userop_get(c->words[0]);
-    if (!u || !u->cls.infer)
-        return u != NULL;
-    for (int k = 0; k < c->n_in; k++) {
-        int64_t bits;
-        types[k] = (kb_type){.dtype = rt_scalar_bits(&c->in[k], &bits), .weak = true};
-        if (c->in[k].kind == KN_KIND_TENSOR)
-            kb_type_of_layout(&types[k], c->in[k].as.tensor->layout);
-        else if (c->in[k].kind == KN_KIND_NONE)
-            types[k].weak = false;
-    }
-    if (kb_infer_run(&in) != KN_OK)
-        return false;                           /* eager says why */
-    const kb_layout *l = e->out[0].layout;
-    bool same = in.out[0].dtype == l->dtype && in.out[0].rank == l->rank;
-    for (int d = 0; d < l->rank && same; d++)
-        same = in.out[0].size[d].v == l->sizes[d];
-    return same;
-}
-
 /* Its effects must come where the call stands, and once: the graph ends before it, and its result is a value from outside. */
 static bool has_effects(const rt_op *c)
 {
     const kb_userop *u = kb_userop_get(c->words[0]);
     return u && u->cls.flags & KN_OP_EFFECT;
-}
-
-/* Memory that the host has mapped: nothing may read it while it is mapped for writing, or write it at all. */
-static bool touches_mapped(const tr_frame *f, const tr_event *e)
-{
-    for (int k = 0; k < e->n_in; k++) {
-        int64_t offset;
-        const kb_layout *l;
-        bool tensor = tr_kind(e->in[k]) == TR_SLOT || tr_kind(e->in[k]) == TR_EXTERN;
-        rt_storage *s = tensor ? tr_locate(f, e->in[k], &offset, &l) : NULL;
-        if (s && (atomic_load_explicit(&s->mapped_write, memory_order_relaxed) ||
-                  (k == 0 && e->writes && atomic_load_explicit(&s->mapped_read, memory_order_relaxed))))
-            return true;
-    }
-    return false;
-}
-
-static inline bool commit(tr_frame *f, const tr_event *e, uint32_t n_externs)
-{
-    if (__builtin_expect((e->writes || f->mapped) && touches_mapped(f, e), 0))
-        return false;                           /* eager says what is wrong */
-    for (uint32_t i = f->n_externs; i < n_externs; i++)
-        rt_retain_inside(f->externs[i]);
-    f->n_externs = n_externs;
-    return true;
-}
-
-static inline bool event_fits(tr_frame *f, const tr_event *e, const rt_op *c)
-{
-    if (e->kind != EV_OP || e->op != c->op || e->n_in != c->n_in || e->n_words != c->n_words)
-        return false;
-    uint32_t n_externs = f->n_externs;
-    if (f->generic) {
-        int64_t n_key = f->n_key;
-        if (tr_generic_fits(f, e, c, &n_externs) && commit(f, e, n_externs))
-            return true;
-        f->n_key = n_key;                       /* what a sibling put there would make another key of the same sizes */
-        return false;
-    }
-    for (int i = 0; i < c->n_words; i++)
-        if (e->words[i] != c->words[i])
-            return false;
-    for (int k = 0; k < c->n_in; k++)
-        if (!operand_fits(f, e, k, &c->in[k], &n_externs))
-            return false;
-    return (e->op != OP_custom || custom_fits(e, c)) && commit(f, e, n_externs);
 }
 
 void tr_note_write(tr_frame *f, tr_code target, const kn_tensor *x)
@@ -152,111 +43,6 @@ bool tr_is_written(const tr_frame *f, const rt_storage *s)
         const rt_storage *w = f->written[i];
         if (w == s || ((const char *)w->data < (const char *)s->data + s->bytes && (const char *)s->data < (const char *)w->data + w->bytes))
             return true;
-    }
-    return false;
-}
-
-/* A placeholder for each result. False when memory is short. */
-static inline bool hand_out(tr_frame *f, rt_ctx *ctx, tr_event *e, kn_tensor **out)
-{
-    for (int i = 0; i < e->n_out; i++) {
-        kn_tensor *t = rt_handle_new(ctx);
-        if (!t)
-            return false;
-        atomic_store_explicit(&t->state, RT_PENDING, memory_order_relaxed);
-        rt_set_slot(t, f->serial, e->first_slot + (uint32_t)i);
-        t->layout = f->generic ? f->shapes[t->slot].out.layout : e->out[i].layout;
-        t->u.trace = &f->trace;
-        f->slots[t->slot].t = t;
-        f->slots[t->slot].event = e;
-        f->trace.n_pending++;
-        out[i] = t;
-    }
-    return true;
-}
-
-/* Operands of an event that binds nothing and has no numbers. */
-static inline bool known_operands_fit(const tr_frame *f, const tr_event *e, const rt_op *c)
-{
-    const kn_value *v = c->in;
-    for (const tr_code *in = e->in, *end = in + c->n_in; in < end; in++, v++) {
-        tr_code code = *in;
-        if (code == TR_NONE) {
-            if (v->kind != KN_KIND_NONE)
-                return false;
-            continue;
-        }
-        const kn_tensor *t = v->as.tensor;
-        if (v->kind != KN_KIND_TENSOR)
-            return false;
-        if (tr_kind(code) == TR_SLOT) {         /* no other handle of this call's serial has this slot; dead ones and errors have no serial */
-            if (t->slot != tr_index(code) || t->serial != f->serial)
-                return false;
-        } else if (f->externs[tr_index(code)] != t || t->state != RT_REAL)
-            return false;
-    }
-    return true;
-}
-
-/* Any operands. New externs are counted. */
-static __attribute__((noinline)) bool new_operands_fit(tr_frame *f, const tr_event *e, const rt_op *c)
-{
-    uint32_t n_externs = f->n_externs;
-    for (int k = 0; k < c->n_in; k++)
-        if (!operand_fits(f, e, k, &c->in[k], &n_externs))
-            return false;
-    for (; f->n_externs < n_externs; f->n_externs++)
-        rt_retain_inside(f->externs[f->n_externs]);
-    return true;
-}
-
-/* The usual case of replay_op, with as few instructions as can be: the first child, an event that is plain, in a frame of fixed sizes. Where it does not fit
- * nothing has changed (numbers past n_scalars and externs past n_externs are nobody's) and replay_op tries again; where memory for a handle was short, externs that
- * it has bound are found bound. */
-static inline bool replay_plain(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
-{
-    tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire);
-    if (__builtin_expect(!e || e->head != c->head || e->n_words != c->n_words || !e->plain || e->room > f->room || f->mapped, 0))
-        return false;
-    for (int i = 0; i < c->n_words; i++)
-        if (e->words[i] != c->words[i])
-            return false;
-    if (e->known ? !known_operands_fit(f, e, c) : !new_operands_fit(f, e, c))
-        return false;
-    kn_tensor *t = rt_handle_new_pending(ctx, &f->trace, f->serial, e->first_slot, e->layout);
-    if (__builtin_expect(!t, 0))
-        return false;
-    tr_slot *s = &f->slots[e->first_slot];
-    s->t = t;
-    s->event = e;
-    f->at = e;
-    f->n_slots = e->first_slot + 1;
-    f->n_scalars = e->first_scalar + e->n_scalar;
-    out[0] = t;
-    __builtin_prefetch(atomic_load_explicit(&e->child, memory_order_relaxed));  /* while the forward goes on */
-    return true;
-}
-
-static bool replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
-{
-    for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire)) {
-        if (__builtin_expect(e->room > f->room, 0) && !tr_room(f, e->room, e->room, e->room))
-            return false;
-        if (!event_fits(f, e, c))
-            continue;
-        if (e->writes) {
-            out[0] = c->in[0].as.tensor;
-            tr_note_write(f, e->in[0], out[0]);
-        } else if (!hand_out(f, ctx, e, out)) {
-            kn_tensor *bad = rt_error_tensor(ctx, kb_op_info(c->op)->name, c->site);
-            for (int i = 0; i < KB_MAX_OUT; i++)
-                out[i] = bad;
-            return true;
-        }
-        f->at = e;
-        f->n_slots = e->first_slot + e->n_out;
-        f->n_scalars = e->first_scalar + e->n_scalar;
-        return true;
     }
     return false;
 }
@@ -295,8 +81,7 @@ static bool checks_after_write(const tr_frame *f, const rt_op *c)
     return false;
 }
 
-/* Everything but an op that is as recorded. */
-static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+void tr_unusual_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     rt_trace *trace = &f->trace;
     tr_numbers_mark numbers = tr_numbers_here(ctx, c);
@@ -321,11 +106,11 @@ static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const
     }
     if (f->mode == TR_REPLAY) {
         c = tr_numbers_again(f, c, &numbers, &room);
-        if (replay_op(f, ctx, c, out))
+        if (tr_replay_op(f, ctx, c, out))
             return;
         if (pass_cut(f)) {
             c = tr_numbers_again(f, c, &numbers, &room);
-            if (replay_op(f, ctx, c, out))
+            if (tr_replay_op(f, ctx, c, out))
                 return;
         }
         if (f->mode == TR_REPLAY)
@@ -342,21 +127,6 @@ static __attribute__((noinline)) void unusual_op(tr_frame *f, rt_ctx *ctx, const
         rt_eager(ctx, c, out);
 }
 
-static __attribute__((noinline)) void other_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
-{
-    bool plain = f->mode == TR_REPLAY && !ctx->disabled && c->op != OP_custom;
-    if (!plain || !replay_op(f, ctx, c, out))
-        unusual_op(f, ctx, c, out);
-}
-
-static void frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
-{
-    tr_frame *f = frame_of(trace);
-    /* ops of dynamic size are never recorded: they match nothing */
-    if (__builtin_expect(f->mode != TR_REPLAY || ctx->disabled || !replay_plain(f, ctx, c, out), 0))
-        other_op(f, ctx, c, out);
-}
-
 /* ---- side exit --------------------------------------------------------------------------------------------------------------------------- */
 void tr_let_go(tr_frame *f)
 {
@@ -366,6 +136,7 @@ void tr_let_go(tr_frame *f)
         f->ctx->parked = &f->trace;
     }
     f->mode = TR_EAGER;
+    tr_frame_reach(f);
 }
 
 static void unpark(tr_frame *f)
@@ -393,6 +164,7 @@ void tr_diverge(tr_frame *f)
         return;
     }
     f->mode = TR_RECORD;
+    tr_frame_reach(f);
     f->recorded = true;
     f->diverged = f->at->site ? f->at->site : "its start";
 }
@@ -492,6 +264,7 @@ static void host_write(rt_trace *trace, rt_ctx *ctx, rt_storage *s)
     (void)s;
     tr_frame *f = frame_of(trace);
     f->mapped = true;
+    tr_frame_reach(f);
     if (f->at != f->graph_begin && !ctx->disabled)
         end_graph(f, EV_BREAK, BREAK_MAP, NULL, 0, NULL, 0);
     tr_fill_leftovers(f);
@@ -520,6 +293,7 @@ static kn_status run_for_another(tr_frame *f, kn_tensor *t)
     if (t->state == RT_PENDING)
         tr_recompute(f, t);
     f->mapped = true;                           /* it may map it, too */
+    tr_frame_reach(f);
     pthread_mutex_lock(&f->module->lock);
     tr_module_note(f->module, BREAK_OTHER_THREAD, f->at->site, "a graph's operators ran one by one");
     pthread_mutex_unlock(&f->module->lock);
@@ -552,7 +326,7 @@ static void abandon(rt_trace *trace, rt_ctx *ctx)
 }
 
 const rt_trace_ops tr_frame_ops = {
-    .op = frame_op, .host_read = host_read, .host_write = host_write, .breaks = breaks,
+    .op = tr_frame_op, .host_read = host_read, .host_write = host_write, .breaks = breaks,
     .module_enter = module_moved, .module_leave = module_moved, .abandon = abandon, .foreign = foreign,
     .asked = asked,
 };
@@ -604,12 +378,15 @@ static bool grow(void **items, int64_t *cap, int64_t want, size_t size)
     return true;
 }
 
+void tr_frame_reach(tr_frame *f) { f->reach = f->mode == TR_REPLAY && !f->mapped ? (uint32_t)f->room : 0; }
+
 bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars)
 {
     bool good = grow((void **)&f->slots, &f->cap_slots, slots, sizeof *f->slots) && grow((void **)&f->externs, &f->cap_externs, externs, sizeof *f->externs) &&
                 grow((void **)&f->scalars, &f->cap_scalars, scalars, sizeof *f->scalars);
     f->room = f->cap_slots < f->cap_externs ? f->cap_slots : f->cap_externs;
     f->room = f->cap_scalars < f->room ? f->cap_scalars : f->room;
+    tr_frame_reach(f);
     return good;
 }
 
@@ -648,8 +425,21 @@ tr_frame *tr_frame_new(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const 
     f->path_cache = f->diverged = NULL;
     f->program_ns = 0;
     f->mode = atomic_load_explicit(&e->root->child, memory_order_acquire) ? TR_REPLAY : TR_RECORD;
+    tr_frame_reach(f);
     f->recorded = f->mode == TR_RECORD;
     return f;
+}
+
+/* Handles are left as they are: nobody looks past n_slots. */
+static void clear_slots(tr_slot *s, uint32_t n)
+{
+    for (const tr_slot *end = s + n; s != end; s++)
+        if (__builtin_expect(((uintptr_t)s->storage | (uintptr_t)s->error) != 0, 0)) {
+            rt_storage_release(s->storage);
+            tr_free_text(s->error);
+            s->storage = NULL;
+            s->error = NULL;
+        }
 }
 
 void tr_frame_free(tr_frame *f)
@@ -657,15 +447,10 @@ void tr_frame_free(tr_frame *f)
     if (!f)
         return;
     unpark(f);
-    for (uint32_t i = 0; i < f->n_externs; i++)
-        rt_release_inside(f->externs[i]);
-    for (uint32_t i = 0; i < f->n_slots; i++)   /* handles are left as they are: nobody looks past n_slots */
-        if (f->slots[i].storage || f->slots[i].error) {
-            rt_storage_release(f->slots[i].storage);
-            tr_free_text(f->slots[i].error);
-            f->slots[i].storage = NULL;
-            f->slots[i].error = NULL;
-        }
+    kn_tensor *const *held = f->externs;
+    for (uint32_t i = 0, n = f->n_externs; i < n; i++)
+        rt_release_inside(held[i]);
+    clear_slots(f->slots, f->n_slots);
     while (f->n_controls)
         kb_control_release(f->controls[--f->n_controls]);
     tr_free_text(f->lost_write);
@@ -685,6 +470,7 @@ void tr_frame_destroy(tr_frame *f)
     tr_generic_free(f);
     kb_free(f->slots);
     kb_free(f->externs);
+    kb_free(f->extern_table);
     kb_free(f->scalars);
     kb_free(f);
 }

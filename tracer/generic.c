@@ -141,7 +141,7 @@ static kn_status infer(const tr_frame *f, const tr_event *e, const rt_op *c, kb_
         types[k].weak = tr_kind(code) == TR_SCALAR;
         if (tr_kind(code) == TR_SCALAR)
             types[k].dtype = tr_scalar_dtype(code);
-        else if (tr_kind(code) != TR_NONE)
+        else if (tr_kind(code) != TR_NOTHING)
             kb_type_of_layout(&types[k], layout_of(f, code));
     }
     in->op = c->op;
@@ -211,10 +211,8 @@ static bool extern_fits(tr_frame *f, const tr_event *e, uint32_t index, const kn
 {
     if (t->state != RT_REAL || t->serial == f->serial || atomic_load_explicit(&t->storage->mapped_write, memory_order_relaxed))
         return false;
-    for (int i = 0; i < e->n_bind; i++)
-        if (e->bind[i].index == index)
-            return t->layout->dtype == e->bind[i].layout->dtype && t->layout->rank == e->bind[i].layout->rank && t->layout->device == e->bind[i].layout->device;
-    return false;
+    const kb_layout *was = index - e->first_extern < e->n_bind ? e->bind[index - e->first_extern] : NULL;
+    return was && t->layout->dtype == was->dtype && t->layout->rank == was->rank && t->layout->device == was->device;
 }
 
 static bool operand_fits(tr_frame *f, const tr_event *e, int k, const kn_value *v, uint32_t *n_externs)
@@ -222,8 +220,8 @@ static bool operand_fits(tr_frame *f, const tr_event *e, int k, const kn_value *
     tr_code c = e->in[k];
     if (tr_kind(c) == TR_SCALAR)
         return rt_scalar_bits(v, &f->scalars[tr_index(c)]) == tr_scalar_dtype(c);
-    if (tr_kind(c) == TR_NONE || v->kind != KN_KIND_TENSOR)
-        return tr_kind(c) == TR_NONE && v->kind == KN_KIND_NONE;
+    if (tr_kind(c) == TR_NOTHING || v->kind != KN_KIND_TENSOR)
+        return tr_kind(c) == TR_NOTHING && v->kind == KN_KIND_NONE;
     kn_tensor *t = v->as.tensor;
     if (tr_kind(c) == TR_SLOT)
         return t->serial == f->serial && t->slot == tr_index(c) && (t->state == RT_PENDING || t->state == RT_REAL);

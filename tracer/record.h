@@ -1,7 +1,14 @@
-/* record.h: writing a call down (record.c), and what frame.c shares with it. */
+/* record.h: writing a call down (record.c), holding it against what was (replay.c), and what frame.c shares with both. */
 #ifndef TR_RECORD_H
 #define TR_RECORD_H
 #include "tracer/tr.h"
+
+/* replay.c */
+void tr_frame_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out);        /* an op called while the frame traces */
+/* Whether the call is a recorded child of f->at: then the frame has moved on to it and out is filled. */
+bool tr_replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out);
+/* frame.c: every call that isn't. */
+void tr_unusual_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out);
 
 /* Runs the op eagerly and appends its event. When the op fails, or memory for the event is short, recording ends and the rest of the call is eager. */
 void tr_record_op(tr_frame *f, const rt_op *c, kn_tensor **out);

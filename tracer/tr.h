@@ -12,7 +12,7 @@
  * by first use. Numbers passed as operands are SCALARS, numbered along the path. A view's values are its root's: a fresh slot's storage or an extern's.
  *
  * Nothing executes before the event that ends its graph has matched. When nothing matches, the call goes on as a recording (tr_diverge): the graph's matched
- * ops are run by the op interpreter (exec.c), writes included, so that the call stands where an eager one would.
+ * ops are run by the op interpreter (by_ops.c), writes included, so that the call stands where an eager one would.
  */
 #ifndef TR_H
 #define TR_H
@@ -24,44 +24,52 @@
 
 /* ---- operand codes: kind in the upper four bits, index below; of a scalar also its dtype (bits 20..27) -------------------------------- */
 typedef uint32_t tr_code;
-enum { TR_NONE = 0, TR_SLOT = 1, TR_EXTERN = 2, TR_SCALAR = 3 };
+enum { TR_INDEX = 0xfffffff };
+enum { TR_SLOT = 0, TR_EXTERN = 1, TR_SCALAR = 2, TR_NOTHING = 3 };
 #define TR_CODE(kind, index) ((tr_code)((uint32_t)(kind) << 28 | (uint32_t)(index)))
 #define TR_SCALAR_CODE(index, dtype) TR_CODE(TR_SCALAR, (uint32_t)(index) | (uint32_t)(dtype) << 20)
+#define TR_NONE TR_CODE(TR_NOTHING, 0)
 static inline int tr_kind(tr_code c) { return (int)(c >> 28); }
-static inline uint32_t tr_index(tr_code c) { return tr_kind(c) == TR_SCALAR ? c & 0xfffff : c & 0xfffffff; }
+static inline uint32_t tr_index(tr_code c) { return tr_kind(c) == TR_SCALAR ? c & 0xfffff : c & TR_INDEX; }
 static inline kn_dtype tr_scalar_dtype(tr_code c) { return (kn_dtype)(c >> 20 & 0xff); }
-enum { TR_MAX_SLOTS = 1 << 20 };
+enum { TR_MAX_SLOTS = 1 << 20, TR_FEW_IN = 4, TR_FEW_BIND = 2, TR_LINE = 64 /* bytes of a cache line */ };
 
 typedef enum tr_event_kind { EV_ROOT, EV_OP, EV_SYNC, EV_BREAK, EV_CUT, EV_RETURN } tr_event_kind;
 
 /* Where a result lives: its root (itself when fresh), and its first element from the root's. */
 typedef struct tr_out { const kb_layout *layout; tr_code root; int64_t offset; } tr_out;
-/* A tensor bound at this event: what later calls must bring in its place. */
-typedef struct tr_bind { uint32_t index; const kb_layout *layout; } tr_bind;
+
+/* How many slots and numbers a path has used. */
+typedef struct tr_numbers { uint32_t slots, scalars; } tr_numbers;
 
 typedef struct tr_event tr_event;
 typedef struct tr_graph tr_graph;
+/* A PLAIN event is an op of one result that writes nothing and asks nobody; a KNOWN one a plain one that binds nothing, has no numbers and few operands: see replay.c. */
 struct tr_event {
-    /* what replay looks at, in one cache line */
-    uint64_t head;                              /* operator and number of operands, as they begin an rt_op: compared at once */
-    uint8_t kind, n_out, n_bind, math;
-    uint16_t op, n_words;                       /* SYNC, BREAK: op holds the break code */
-    bool writes, checks;                        /* an in-place op; an op that may fail on values */
-    bool plain;                                 /* an op of one result that writes nothing and asks nobody: see replay_plain */
-    bool known;                                 /* plain, binds nothing new and has no numbers */
-    uint16_t n_scalar;
-    uint32_t first_slot, first_scalar;          /* numbers in use before this event */
-    uint32_t room;                              /* entries that a frame's arrays need to go past it */
-    const tr_code *in;
+    /* all that replay looks at of a known one without words, in one cache line */
+    uint64_t head;                              /* operator, numbers of operands and words, as they begin an rt_op: compared at once */
+    uint32_t reach;                             /* a known event's room, which a frame's reach must cover; else UINT32_MAX, which none does */
+    uint32_t first_slot;                        /* numbers in use before this event */
+    tr_numbers end;                             /* in use after it */
     _Atomic(tr_event *) child;
     const kb_layout *layout;                    /* of a plain event's result */
-    /* the rest */
-    _Atomic(tr_event *) sibling;
-    uint32_t first_extern;
-    int n_in;
+    tr_code few[TR_FEW_IN];                     /* what `in` points to, unless there are more of them */
     const int64_t *words;
+    /* the next line: of other plain ones, too */
+    const tr_code *in;
+    uint32_t room;                              /* entries that a frame's arrays need to go past it */
+    uint32_t first_extern;
+    const kb_layout *const *bind;               /* of each tensor bound here, by first use: what later calls must bring in its place */
+    const kb_layout *few_bind[TR_FEW_BIND];     /* what `bind` points to, unless there are more of them */
+    _Atomic(tr_event *) sibling;
+    uint8_t kind, n_out, n_bind, math;
+    bool plain;
+    bool writes, checks;                        /* an in-place op; an op that may fail on values */
+    /* the rest */
+    uint16_t op, n_words;                       /* SYNC, BREAK: op holds the break code */
+    int n_in;
+    uint32_t first_scalar;
     tr_out *out;
-    const tr_bind *bind;
     uint32_t depth;                             /* events before it on its path */
     uint64_t size_mask;                         /* words that are sizes, starts or lengths: bit by word */
     tr_event *parent;
@@ -136,6 +144,7 @@ struct tr_graph {
     _Atomic(int) fallback;                      /* code when it can't be compiled, else 0 */
     _Atomic(uint64_t) runs;
     cg_stats stats;
+    double compile_ms, compile_cpu_ms;          /* of the newest program: by the clock, and CPU time of all threads */
 };
 
 /* ---- entries and modules ------------------------------------------------------------------------------------------------------------------ */
@@ -186,7 +195,7 @@ typedef struct tr_module {
     _Atomic(bool) pure_revoked;
     uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
     uint64_t paths, compiles, recompiles, compile_us, events, plans, plan_us, shared;      /* shared: graphs that found their code */
-    uint64_t kernels_compiled, cache_hits, cache_misses, cache_bytes;
+    uint64_t compile_cpu_us, kernels_quick, kernels_compiled, cache_hits, cache_misses, cache_bytes;
 } tr_module;
 
 /* ---- frames --------------------------------------------------------------------------------------------------------------------------------- */
@@ -219,9 +228,16 @@ struct tr_frame {
     tr_event *at;                               /* the newest event that matched or was recorded */
     tr_event *graph_begin;
     tr_event *ran_to;                           /* the pending graph's ops up to here have run, since another thread needed a value; NULL: none */
-    uint32_t n_slots, n_externs, n_scalars, graph_slot;         /* graph_slot: first slot of the pending graph */
+    union {
+        struct { uint32_t n_slots, n_scalars; };
+        tr_numbers n;                           /* both */
+    };
+    uint32_t n_externs, graph_slot;             /* graph_slot: first slot of the pending graph */
     int64_t cap_slots, cap_externs, cap_scalars, room;         /* room: the least of the three */
+    uint32_t reach;                             /* room while plain events may be replayed the short way, else 0: see tr_frame_reach */
     tr_slot *slots;
+    uint32_t *extern_table, extern_table_size, n_tabled;        /* recording: externs by handle, of the call `tabled_in` (record.c) */
+    uint64_t tabled_in;
     bool generic;
     tr_shape *shapes;                           /* by slot; generic frames */
     const kb_layout **extern_layouts;           /* by extern, counted; generic frames: kept from call to call */
@@ -285,6 +301,8 @@ void tr_frame_free(tr_frame *f);                /* its call is over: kept for th
 void tr_frame_destroy(tr_frame *f);             /* NULL: nothing */
 /* Side exit: the pending graph's matched ops are run, every alive handle becomes real, recording goes on from here (or eager, when budgets are spent). */
 void tr_diverge(tr_frame *f);
+/* What decides whether the short way of replay is open has changed: mode, room, a map. */
+void tr_frame_reach(tr_frame *f);
 /* The call's end: `tensors` are the result's. */
 void tr_finish(tr_frame *f, kn_tensor **tensors, int n);
 /* ---- generic.c: frames whose sizes are free ------------------------------------------------------------------------------------------------------ */
@@ -307,20 +325,27 @@ bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
 /* ---- exec.c -------------------------------------------------------------------------------------------------------------------------------------- */
 /* Runs the pending graph, which `end` ends. Every alive handle it must fill is REAL (or ERROR) after it; others stay PENDING. KN_OK unless an op failed. */
 kn_status tr_run_graph(tr_frame *f, tr_event *end);
-/* Runs the ops of the pending graph up to f->at by the op interpreter and fills every alive handle. */
-kn_status tr_run_ops(tr_frame *f);
-void tr_run_ahead(tr_frame *f);                 /* the same, and the call stays on its path: the graph's end runs the rest */
 /* A placeholder of an earlier graph that kept it from being output: its slice is computed again. */
 kn_status tr_recompute(tr_frame *f, kn_tensor *t);
 bool tr_slot_alive(const tr_frame *f, uint32_t slot);   /* its handle is still there (PENDING or REAL) */
+bool tr_slot_pending(const tr_frame *f, uint32_t slot); /* it is there and has no values yet */
+kn_status tr_need_slot(tr_frame *f, uint32_t slot);     /* its root has values after it, computed where an earlier graph dropped them */
+void tr_fill_range(tr_frame *f, uint32_t from, uint32_t to);    /* the alive handles of these slots, as far as there are values */
 /* Where an operand is. storage NULL: it has no values yet. */
 rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_layout **layout);
-kn_status tr_compute_slot(tr_frame *f, uint32_t want);  /* root slot `want` from what is there */
 void tr_fill_leftovers(tr_frame *f);            /* all of them, before a write could change what they read */
 bool tr_is_written(const tr_frame *f, const rt_storage *s);
+
+/* ---- by_ops.c --------------------------------------------------------------------------------------------------------------------------------- */
+/* Runs the ops of the pending graph up to f->at, or to `last`, and fills every alive handle. KN_OK unless an op failed. */
+kn_status tr_run_ops(tr_frame *f);
+kn_status tr_run_ops_to(tr_frame *f, tr_event *last);
+void tr_run_ahead(tr_frame *f);                 /* the same, and the call stays on its path: the graph's end runs the rest */
+kn_status tr_compute_slot(tr_frame *f, uint32_t want);  /* root slot `want` from what is there */
 const char *tr_error_of(const tr_frame *f, tr_code c); /* why the operand has no values; NULL: it has, or will have */
 extern char tr_no_memory[];                     /* the sentence of a failure for whose own there was no memory */
 static inline void tr_free_text(char *text) { if (text != tr_no_memory) kb_free(text); }
+char *tr_keep_text(const char *text);           /* a copy, or tr_no_memory */
 
 /* ---- check.c: KN_CHECK ----------------------------------------------------------------------------------------------------------------------------- */
 static inline bool tr_check_now(const tr_frame *f, const tr_graph *g)
@@ -390,7 +415,8 @@ typedef struct tr_job {
     bool generic, no_backend, found;            /* found: an equal graph has code */
     kn_status status;                           /* of a failure */
     tr_miss *miss;                              /* of its entry */
-    uint64_t begin, ready, end;                 /* of the work: begun, listed, done; end 0: not yet */
+    uint64_t wall_ns, cpu_ns;                   /* of the work, waiting in a list apart; of all threads together */
+    uint64_t share_ns;                          /* of the time that a list took by the clock; 0: all of wall_ns, nothing else went on meanwhile */
     bool skip;                                  /* an equal one stands earlier in the list */
     char error[256];
 } tr_job;

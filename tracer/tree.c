@@ -114,20 +114,23 @@ static size_t padded(size_t n) { return (n + 15) & ~(size_t)15; }
 
 tr_event *tr_event_new(tr_module *m, size_t n_in, size_t n_words, size_t n_out, size_t n_bind)
 {
-    size_t at[5] = {padded(sizeof(tr_event)), padded(n_in * sizeof(tr_code)), padded(n_words * 8), padded(n_out * sizeof(tr_out)),
-                    padded(n_bind * sizeof(tr_bind))};
-    char *p = kb_arena_alloc(&m->arena, at[0] + at[1] + at[2] + at[3] + at[4]);
+    bool few_in = n_in <= TR_FEW_IN, few_bind = n_bind <= TR_FEW_BIND;
+    size_t at[5] = {padded(sizeof(tr_event)), few_in ? 0 : padded(n_in * sizeof(tr_code)), padded(n_words * 8), padded(n_out * sizeof(tr_out)),
+                    few_bind ? 0 : padded(n_bind * sizeof(kb_layout *))};
+    char *p = kb_arena_alloc(&m->arena, at[0] + at[1] + at[2] + at[3] + at[4] + TR_LINE);
     if (!p)
         return NULL;
+    p = (char *)(((uintptr_t)p + TR_LINE - 1) & ~(uintptr_t)(TR_LINE - 1));
     tr_event *e = (tr_event *)p;
+    e->reach = UINT32_MAX;
     e->n_in = (int)n_in;
     e->n_words = (uint16_t)n_words;
     e->n_out = (uint8_t)n_out;
     e->n_bind = (uint8_t)n_bind;
-    e->in = (tr_code *)(p + at[0]);
+    e->in = few_in ? e->few : (tr_code *)(p + at[0]);
     e->words = (int64_t *)(p + at[0] + at[1]);
     e->out = (tr_out *)(p + at[0] + at[1] + at[2]);
-    e->bind = (tr_bind *)(p + at[0] + at[1] + at[2] + at[3]);
+    e->bind = few_bind ? e->few_bind : (const kb_layout **)(p + at[0] + at[1] + at[2] + at[3]);
     m->events++;
     return e;
 }

@@ -408,7 +408,7 @@ static void map_phase(ll_emit *e, const lp_phase *p, bool whole_rows)
 static void phases(ll_emit *e)
 {
     const lp_kernel *k = e->k;
-    bool whole_rows = k->n_phases > 1 || (k->n_phases && has_reduce(k, &k->phases[0]));
+    bool whole_rows = lp_reduces(k);
     int ahead = ll_ahead_phase(e);
     for (int p = 0; p < k->n_phases; p++) {
         e->prefetch = p == ahead;

@@ -147,7 +147,7 @@ void ll_columns_begin(ll_emit *e);                              /* what varies; 
 void ll_columns(ll_emit *e, LLVMValueRef from, LLVMValueRef to);        /* columns of one run; e->row: the addresses of the first */
 
 /* ---- session.c: objects */
-void *ll_compile(const lp_kernel *k, const char *dump_dir, size_t *bytes);
+void *ll_compile(const lp_kernel *k, bool quick, const char *dump_dir, size_t *bytes);
 void ll_shutdown(void);
 
 #endif

@@ -203,10 +203,10 @@ static bool build(const lp_kernel *k, LLVMContextRef cx, LLVMModuleRef m, ll_isa
     return ok;
 }
 
-static LLVMMemoryBufferRef object_of(const lp_kernel *k, const char *symbol, const char *dump_dir)
+static LLVMMemoryBufferRef object_of(const lp_kernel *k, bool quick, const char *symbol, const char *dump_dir)
 {
     bool bad = false;
-    machine *t = borrow(isa_now(), k->n_insts > QUICK);
+    machine *t = borrow(isa_now(), quick || k->n_insts > QUICK);
     if (!t)
         return NULL;
     LLVMContextRef cx = LLVMContextCreate();
@@ -253,7 +253,7 @@ static void name_symbol(char *symbol, size_t size, const lp_kernel *k, uint64_t 
     }
 }
 
-void *ll_compile(const lp_kernel *k, const char *dump_dir, size_t *bytes)
+void *ll_compile(const lp_kernel *k, bool quick, const char *dump_dir, size_t *bytes)
 {
     char symbol[96];
     pthread_mutex_lock(&lock);
@@ -261,7 +261,7 @@ void *ll_compile(const lp_kernel *k, const char *dump_dir, size_t *bytes)
     uint64_t number = serial++;
     pthread_mutex_unlock(&lock);
     name_symbol(symbol, sizeof symbol, k, number);
-    LLVMMemoryBufferRef object = object_of(k, symbol, dump_dir);
+    LLVMMemoryBufferRef object = object_of(k, quick, symbol, dump_dir);
     if (!object)
         return NULL;
     *bytes = LLVMGetBufferSize(object);
