@@ -257,10 +257,10 @@ static ir_graph *in_parts(ir_graph *g)
     bool on_device = g && cg_graph_device(g) > KB_CPU;
     if (on_device && !cg_device_backend_get())
         return g;
-    ir_graph *smaller = on_device ? cg_decompose(g) : NULL;
+    ir_graph *smaller = g ? cg_decompose(g) : NULL;
     if (smaller)
         ir_free(g);
-    return cg_concat(cg_split(smaller ? smaller : g));
+    return cg_concat(cg_split(cg_axes(smaller ? smaller : g)));
 }
 
 static cg_program *compile(const ir_graph *g, const cg_options *o)
@@ -273,6 +273,8 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
     ir_graph *best = in_parts(improved(g));
     if (!o || !o->no_backend)
         best = cg_widen(best);
+    if (best && (!o || !o->no_backend) && cg_graph_device(best) == KB_CPU)
+        best = cg_again(best, o && o->fast);
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {

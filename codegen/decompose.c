@@ -1,6 +1,6 @@
 /* decompose.c: operators of a device's graph that have no device code of their own, as smaller ones that have: softmax and reductions
- * over any dimensions, norms, losses (decompose_loss.c), normal random numbers, products with factors, windows over half types. The
- * CPU's graphs stay as they are: their kernels are whole.
+ * over any dimensions, norms, losses (decompose_loss.c), normal random numbers, products with factors, windows over half types. In the
+ * CPU's graphs batch_norm by its batch alone, whose statistics are then generated; their other kernels are whole.
  *
  * Each sequence is the one that the eager kernel runs on the CPU, operation for operation (runtime/kernels/norm.c, rows.c, loss.c):
  * where no reduction is in it, results have the same bits. Eager on a device is a graph of one operator and comes through here too, so
@@ -222,6 +222,16 @@ static ir_ref running(dc *d, int k, ir_ref new, ir_ref momentum, kn_dtype math)
     return dc_to(d, new, dc_in_type(d, 0)->dtype);
 }
 
+/* On the host: in one, for axes.c to part in the canonical order */
+static ir_ref channel_fold(dc *d, kb_opcode op, ir_ref x, unsigned mask)
+{
+    int64_t words[KB_MAX_RANK + 2] = {0};
+    for (int k = 0; k < KB_MAX_RANK; k++)
+        if (mask >> k & 1)
+            words[++words[0]] = k;
+    return ir_emit(d->to, op, 1, &x, (int)words[0] + 2, words);
+}
+
 /* batch_norm by its own batch's statistics, or by running ones that lie as no kernel takes them. */
 static bool batch_norm(dc *d)
 {
@@ -233,9 +243,15 @@ static bool batch_norm(dc *d)
     ir_ref x = dc_to(d, dc_in(d, 0), math), mean, var;
     if (!by_batch)
         return false;
-    ir_ref momentum = dc_full(d, ir_is(dc_in(d, 5)) ? dc_in(d, 5) : dc_number(d, 0.1), math);
-    mean = dc_reduce(d, OP_mean, x, mask, false, 0);
-    ir_ref squares = dc_reduce(d, OP_var, x, mask, false, count - 1);   /* divided by one */
+    ir_ref momentum = dc_full(d, ir_is(dc_in(d, 5)) ? dc_in(d, 5) : dc_number(d, 0.1), math), squares;
+    if (t->device) {
+        mean = dc_reduce(d, OP_mean, x, mask, false, 0);
+        squares = dc_reduce(d, OP_var, x, mask, false, count - 1);      /* divided by one */
+    } else {
+        mean = channel_fold(d, OP_mean, x, mask);
+        ir_ref from_mean = dc_op2(d, OP_sub, x, along_channels(d, mean, t->rank, math));
+        squares = channel_fold(d, OP_sum, dc_op2(d, OP_mul, from_mean, from_mean), mask);
+    }
     var = dc_op2(d, OP_div, squares, dc_number(d, (double)count));
     if (d->wanted & 2)
         d->result[1] = running(d, 3, mean, momentum, math);
@@ -347,6 +363,8 @@ static bool join(dc *d)
 /* ---- the pass -------------------------------------------------------------------------------------------------------------------------------------------- */
 static bool rewrite(dc *d)
 {
+    if (!d->from->types[d->n->type].device)
+        return d->n->op == OP_batch_norm && batch_norm(d);
     switch ((int)d->n->op) {
     case OP_var: case OP_std: case OP_logsumexp: return reduction(d);
     case OP_max: case OP_min: return extremum(d);
@@ -368,6 +386,8 @@ static bool may_matter(const ir_graph *g, uint32_t node)
 {
     const ir_node *n = &g->nodes[node];
     if (n->op >= OP_COUNT)
+        return false;
+    if (!g->types[n->type].device && n->op != OP_batch_norm)
         return false;
     int class = (int)kb_op_info((kb_opcode)n->op)->cls;
     if ((class != KB_REDUCTION && class != KB_COMPOSITE && class != KB_CONTRACTION && class != KB_COPY && n->op != OP_randn) || cg_numel(&g->types[n->type]) == 0)

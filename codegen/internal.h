@@ -68,7 +68,9 @@ static inline bool cg_is_weak(const ir_graph *g, ir_ref r) { uint16_t op = ir_ge
 int64_t cg_numel(const kb_type *t);
 int64_t cg_trailing(const kb_type *x, const int64_t *dims);     /* elements reduced to one, if these are trailing axes; else 0 */
 ir_graph *cg_concat(ir_graph *g);   /* concat.c: concatenation in place. Takes g over */
-ir_graph *cg_decompose(const ir_graph *g);  /* decompose.c: of a device: operators without code of their own, as smaller ones. NULL: there are none */
+ir_graph *cg_decompose(const ir_graph *g);  /* decompose.c: operators without code of their own, as smaller ones: a device's, and batch_norm in training. NULL: there are none */
+ir_graph *cg_again(ir_graph *g, bool fast);    /* again.c: cheap operators that several kernels read, in each of them. Takes g over */
+ir_graph *cg_axes(ir_graph *g);     /* axes.c: reductions over axes that are no neighbours, in parts. Takes g over */
 ir_graph *cg_split(ir_graph *g);    /* split.c: long rows that are reduced, in chunks. Takes g over */
 ir_graph *cg_widen(ir_graph *g);    /* widen.c: products of f16 and bf16 as conversions and f32 products. Takes g over */
 /* g anew, the wanted nodes as `rewritten` emits them (map: by g's nodes); g itself where there are none, or that fails. Takes g over. */
