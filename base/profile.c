@@ -51,12 +51,15 @@ static double triad, peak;                                      /* of this machi
 
 static const char *const kind_names[KB_SPAN_KINDS] = {"kernel", "product", "eager", "piece", "program", "sync", "compile", "call"};
 
-uint64_t kb_profile_now(void)
+static uint64_t clock_ns(clockid_t which)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(which, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+uint64_t kb_profile_now(void) { return clock_ns(CLOCK_MONOTONIC); }
+uint64_t kb_thread_cpu(void) { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
 
 /* ---- descriptions ------------------------------------------------------------------------------------------------------------------------------ */
 static bool same_text(const char *a, const char *b) { return a == b || (a && b && strcmp(a, b) == 0); }

@@ -18,6 +18,7 @@ typedef struct kb_span_what { kb_span_kind kind; const char *name, *path, *site;
 extern _Atomic(int) kb_profiling;
 static inline bool kb_profile_on(void) { return __builtin_expect(atomic_load_explicit(&kb_profiling, memory_order_relaxed) != 0, 0); }
 uint64_t kb_profile_now(void);                              /* nanoseconds */
+uint64_t kb_thread_cpu(void);                               /* nanoseconds of CPU time that the calling thread has had */
 uint32_t kb_profile_what(const kb_span_what *w);            /* a number that stays valid; 0 when memory is short: its spans are dropped */
 void kb_profile_add(uint32_t what, uint64_t begin, uint64_t end);
 /* Both for something that is rare: a span from begin to now, without bytes and FLOPs. */

@@ -8,7 +8,8 @@
  * in place of the clock: for one thread on a machine that others use too. --alone times one form after the other, as peers are timed: caches keep then what a
  * call left in them; in turns, eager calls and the yardsticks have swept them. Yardsticks: the triad with ordinary stores, on the same threads, in turn
  * with the case itself (once over arrays
- * of 192 MB, once over as many bytes as the case touches), and the rate of multiply-adds. Useful bytes are each distinct input once and each output once.
+ * of 192 MB, once over as many bytes as the case touches), and the rate of multiply-adds. Of cases of rows also the rate of some rows in the L2 cache, and which share the
+ * whole has of the slower of triad and that. Useful bytes are each distinct input once and each output once.
  */
 #include "base/alloc.h"
 #include "base/cpu.h"
@@ -16,18 +17,18 @@
 #include "base/pool.h"
 #include "bench/support/cases.h"
 #include "bench/support/measure.h"
+#include "tests/support/program.h"
 #include "tracer/tr.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_SAMPLES = 60, MIN_SAMPLES = 5 };
 #define TRIAD_BYTES (int64_t)(192 << 20)
 
-static struct options { const char *pattern, *json; int threads, list, cpu, fast, alone; double seconds; } options = {.seconds = 2.0};
+static struct options { const char *pattern, *json; int threads; bool list, cpu, fast, alone; double seconds; } options = {.seconds = 2.0};
 static json_t *records;
 static int failures;
 
@@ -136,7 +137,31 @@ static cg_stats sum_of_stats(const kn_module *fast)
 }
 
 /* ---- a case ------------------------------------------------------------------------------------------------------------------------------- */
-typedef struct samples { double eager[MAX_SAMPLES], fast[MAX_SAMPLES], triad[MAX_SAMPLES], own[MAX_SAMPLES], peak[MAX_SAMPLES]; int n; } samples;
+typedef struct samples {
+    double eager[MAX_SAMPLES], fast[MAX_SAMPLES], triad[MAX_SAMPLES], own[MAX_SAMPLES], peak[MAX_SAMPLES];
+    int n;
+    double resident;            /* useful bytes a second of some rows that the L2 cache holds; 0: not asked for */
+} samples;
+
+/* The same module on so many rows that operands and results fill a quarter of each thread's 2 MB: what its instructions allow where memory is no bound */
+static double resident_rate(const bench_case *c, kn_module *plain)
+{
+    enum { RESIDENT = 512 << 10, TIMES = 31 };
+    work w = {.fast = kn_compile(plain, .math = options.fast ? KN_FAST : KN_SAME_BITS), .n = 1};
+    int64_t rows = kn_threads() * RESIDENT / (8 * c->sizes[1]);
+    double times[TIMES], rate = 0;
+    KN_SCOPE;
+    w.in[0] = kn_randn(KN_F32, KN_SHAPE(rows, c->sizes[1]));
+    call_all(w.fast, &w, 22);
+    if (w.fast && !kn_failed(w.in[0])) {
+        int rounds = rounds_for(w.fast, &w);
+        for (int i = 0; i < TIMES; i++)
+            times[i] = time_all(w.fast, &w, rounds);
+        rate = 8.0 * (double)(rows * c->sizes[1]) / bm_summary(times, TIMES).median;
+    }
+    kn_module_free(w.fast);
+    return rate;
+}
 
 /* One form again and again, nothing in between: what the caches kept of the call before is there. How many samples */
 static int take_alone(kn_module *m, const work *w, double *times)
@@ -146,6 +171,13 @@ static int take_alone(kn_module *m, const work *w, double *times)
     for (double until = bm_now() + options.seconds / 2; n < MAX_SAMPLES && (n < MIN_SAMPLES || bm_now() < until); n++)
         times[n] = time_all(m, w, rounds);
     return n;
+}
+
+/* By the clock that cases are timed by */
+static double triad_rate(int64_t bytes)
+{
+    double start = bm_cpu(), rate = bm_triad(bytes);
+    return options.cpu && rate > 0 ? (double)bytes / (bm_cpu() - start) : rate;
 }
 
 static void take_samples(const bench_case *c, const work *w, samples *s)
@@ -165,9 +197,9 @@ static void take_samples(const bench_case *c, const work *w, samples *s)
         s->triad[s->n] = s->own[s->n] = s->peak[s->n] = 0;
         if (c->yard == BC_BYTES) {
             bm_triad((int64_t)c->work);         /* the first pass of a size meets the pages */
-            s->own[s->n] = bm_triad((int64_t)c->work);
+            s->own[s->n] = triad_rate((int64_t)c->work);
             bm_triad(TRIAD_BYTES);
-            s->triad[s->n] = bm_triad(TRIAD_BYTES);
+            s->triad[s->n] = triad_rate(TRIAD_BYTES);
         } else if (c->yard == BC_FLOPS) {
             s->peak[s->n] = bm_peak();
         }
@@ -192,6 +224,11 @@ static void print_yard(const bench_case *c, double eager, double fast, samples *
         double triad = bm_summary(s->triad, s->n).median, own = bm_summary(s->own, s->n).median;
         printf("  %5.1f%% of the triad's %.1f GB/s (%.1f%% over its own size; eager %.1f%%)", 100 * rate / triad, triad / 1e9, 100 * rate / own,
                100 * slow / triad);
+        if (s->resident > 0) {
+            double slower = s->resident < triad ? s->resident : triad;
+            printf("; in L2 %.1f GB/s: %.1f%% of the slower", s->resident / 1e9, 100 * rate / slower);
+            json_object_set_new(j, "resident", json_pack("{s:f, s:f, s:f}", "bytes_per_s", s->resident, "share", rate / s->resident, "share_of_slower", rate / slower));
+        }
         json_object_set_new(j, "triad", json_pack("{s:f, s:f, s:f, s:f}", "bytes_per_s", triad, "share", rate / triad, "share_of_own_size", rate / own,
                                                   "eager_share", slow / triad));
     } else if (c->yard == BC_FLOPS) {
@@ -267,6 +304,7 @@ static void run_case(const bench_case *c)
     } else {
         w.packed = kb_packs_bytes() - packed;
         take_samples(c, &w, &s);
+        s.resident = c->resident ? resident_rate(c, plain) : 0;
         int64_t eager_peak = peak_of(w.eager, &w), fast_peak = peak_of(w.fast, &w);
         print_case(c, &w, &s, eager_peak, fast_peak);
     }
@@ -395,41 +433,17 @@ static void run_compile(void)
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------------------------------------------------- */
-static int usage(void)
+static bool take_math(const char *value)
 {
-    fprintf(stderr, "usage: bench [PATTERN] [--json FILE] [--threads N] [--seconds S] [--data FOLDER] [--cpu] [--list]\n");
-    return 2;
+    options.fast = strcmp(value, "fast") == 0;
+    return options.fast || strcmp(value, "same") == 0;
 }
 
-static int read_options(int argc, char **argv)
-{
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (argv[i][0] != '-')
-            options.pattern = argv[i][0] ? argv[i] : NULL;
-        else if (strcmp(argv[i], "--list") == 0)
-            options.list = 1;
-        else if (strcmp(argv[i], "--cpu") == 0)
-            options.cpu = 1;
-        else if (strcmp(argv[i], "--alone") == 0)
-            options.alone = 1;
-        else if (!value)
-            return usage();
-        else if (strcmp(argv[i], "--math") == 0 && (strcmp(value, "fast") == 0 || strcmp(value, "same") == 0))
-            options.fast = *value == 'f', i++;
-        else if (strcmp(argv[i], "--json") == 0)
-            options.json = value, i++;
-        else if (strcmp(argv[i], "--threads") == 0)
-            options.threads = atoi(value), i++;
-        else if (strcmp(argv[i], "--seconds") == 0)
-            options.seconds = atof(value), i++;
-        else if (strcmp(argv[i], "--data") == 0)
-            bench_data = value, i++;
-        else
-            return usage();
-    }
-    return 0;
-}
+static const program_option known[] = {
+    {"--list", .flag = &options.list}, {"--cpu", .flag = &options.cpu}, {"--alone", .flag = &options.alone}, {"--math", .takes = take_math},
+    {"--json", .text = &options.json}, {"--threads", .integer = &options.threads}, {"--seconds", .real = &options.seconds},
+    {"--data", .text = &bench_data}, {.name = NULL}
+};
 
 static void print_machine(json_t *top)
 {
@@ -447,23 +461,12 @@ static void print_machine(json_t *top)
                                                   "fma_flops_per_s", p));
 }
 
-/* Run by itself, without make: the code generator lies beside the folder of this program. */
-static void find_backend(void)
-{
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    for (int up = 0; up < 2 && n > 0; up++)
-        while (n > 0 && path[--n] != '/') {}
-    path[n > 0 ? n : 0] = 0;
-    if (*path)
-        setenv("KN_BACKEND_DIR", path, 0);
-}
-
 int main(int argc, char **argv)
 {
     int ran = 0;
-    if (read_options(argc, argv))
-        return 2;
+    if (!read_options(argc, argv, known, &options.pattern))
+        return fprintf(stderr,
+            "usage: bench [PATTERN] [--json FILE] [--threads N] [--seconds S] [--data FOLDER] [--math fast] [--cpu] [--alone] [--list]\n"), 2;
     find_backend();
     if (options.list) {
         for (const bench_case *c = bench_cases; c->name; c++)

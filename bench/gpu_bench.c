@@ -14,13 +14,13 @@
 #include "bench/support/cases.h"
 #include "bench/support/measure.h"
 #include "codegen/device.h"
+#include "tests/support/program.h"
 #include "tracer/tr.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_SAMPLES = 25, MIN_SAMPLES = 3, NO_DEVICE = 77 };
 #define TOLERANCE 1e-3
@@ -44,7 +44,7 @@ enum { N_CASES = sizeof cases / sizeof *cases, WAYS = 3 };
 static const char *const ways[WAYS] = {"eager", "compiled", "graph"};
 static const char *const peer_ways[] = {"eager", "compiled", "graph"};
 
-static struct options { bool tiny; int device; double seconds; const char *json; } options = {.seconds = 0.4};
+static struct options { bool tiny, list, probe; int device; double seconds; const char *json; } options = {.seconds = 0.4};
 static json_t *top, *peer;
 static int failures;
 
@@ -254,18 +254,6 @@ static void run_case(const gpu_case *c)
     free(want);
 }
 
-/* ---- the run ---------------------------------------------------------------------------------------------------------------------------------- */
-static void find_backend(void)
-{
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    for (int up = 0; up < 2 && n > 0; up++)
-        while (n > 0 && path[--n] != '/') {}
-    path[n > 0 ? n : 0] = 0;
-    if (*path)
-        setenv("KN_BACKEND_DIR", path, 0);
-}
-
 static int probe(void)
 {
     const kb_cuda *c = kn_device_count() > options.device ? kb_cuda_get(1 + options.device) : NULL;
@@ -274,7 +262,9 @@ static int probe(void)
         kb_device_open(1 + options.device);
         return printf("%s\n", kn_last_error()), NO_DEVICE;
     }
-    printf("%s, sm_%d, %d multiprocessors; %s %s\n", c->name, c->arch, c->multiprocessors, b ? b->name : "no device code:", b ? b->version : kn_last_error());
+    const char *version = b ? b->version() : NULL;
+    printf("%s, sm_%d, %d multiprocessors; %s %s\n", c->name, c->arch, c->multiprocessors, version ? b->name : "no device code:",
+        version ? version : kn_last_error());
     return 0;
 }
 
@@ -291,7 +281,7 @@ static int list(void)
     return 0;
 }
 
-static void note(const char *text)
+static bool note(const char *text)
 {
     const char *equals = strchr(text, '=');
     char key[64];
@@ -299,63 +289,52 @@ static void note(const char *text)
         snprintf(key, sizeof key, "%.*s", (int)(equals - text), text);
         json_object_set_new(top, key, json_string(equals + 1));
     }
+    return equals != NULL;
 }
 
-static int usage(void)
+/* Where it didn't run there is no file: its columns are empty then. */
+static bool take_peer(const char *path)
 {
-    fprintf(stderr, "usage: gpu_bench [--tiny] [--json FILE] [--peer FILE] [--note KEY=TEXT] [--seconds S] [--device N] [--list] [--probe]\n");
-    return 2;
+    peer = json_load_file(path, 0, NULL);
+    return true;
 }
 
-/* What is to be done: 'm'easure, 'l'ist, 'p'robe; 0: the options are wrong. */
-static int read_options(int argc, char **argv)
+static const program_option known[] = {
+    {"--tiny", .flag = &options.tiny}, {"--list", .flag = &options.list}, {"--probe", .flag = &options.probe},
+    {"--json", .text = &options.json},
+    {"--peer", .takes = take_peer}, {"--note", .takes = note}, {"--seconds", .real = &options.seconds},
+    {"--device", .integer = &options.device}, {.name = NULL}
+};
+
+/* Exit status */
+static int measure(void)
 {
-    int what = 'm';
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(argv[i], "--tiny") == 0)
-            options.tiny = true;
-        else if (strcmp(argv[i], "--list") == 0 || strcmp(argv[i], "--probe") == 0)
-            what = argv[i][2];
-        else if (!value)
-            return 0;
-        else if (strcmp(argv[i], "--json") == 0)
-            options.json = value, i++;
-        else if (strcmp(argv[i], "--peer") == 0)
-            peer = json_load_file(value, 0, NULL), i++;         /* NULL where it didn't run: its columns are empty then */
-        else if (strcmp(argv[i], "--note") == 0)
-            note(value), i++;
-        else if (strcmp(argv[i], "--seconds") == 0)
-            options.seconds = atof(value), i++;
-        else if (strcmp(argv[i], "--device") == 0)
-            options.device = atoi(value), i++;
-        else
-            return 0;
-    }
-    return what;
+    const kb_cuda *c = kb_cuda_get(1 + options.device);
+    if (!c)
+        return fprintf(stderr, "%s\n", kn_last_error()), 2;
+    json_object_set_new(top, "device", json_string(c->name));
+    json_object_set_new(top, "sizes", json_string(options.tiny ? "tiny" : "full"));
+    json_object_set_new(top, "cases", json_object());
+    copies();
+    printf("%-13s %10s %10s %10s %10s %10s %10s %10s  %-16s  %s\n", "us a call", "CPU eager", ways[0], ways[1], ways[2], "torch",
+        "t.compiled", "t.graph",
+           "best of ours", "distance from the CPU");
+    for (int i = 0; i < N_CASES; i++)
+        run_case(&cases[i]);
+    if (options.json && json_dump_file(top, options.json, JSON_INDENT(1)) != 0)
+        fprintf(stderr, "%s can't be written\n", options.json), failures++;
+    return failures != 0;
 }
 
 int main(int argc, char **argv)
 {
     top = json_object();
     find_backend();
-    int what = read_options(argc, argv), status = what == 'l' ? list() : what == 'p' ? probe() : what ? 0 : usage();
-    if (what == 'm') {
-        const kb_cuda *c = kb_cuda_get(1 + options.device);
-        if (!c)
-            return fprintf(stderr, "%s\n", kn_last_error()), 2;
-        json_object_set_new(top, "device", json_string(c->name));
-        json_object_set_new(top, "sizes", json_string(options.tiny ? "tiny" : "full"));
-        json_object_set_new(top, "cases", json_object());
-        copies();
-        printf("%-13s %10s %10s %10s %10s %10s %10s %10s  %-16s  %s\n", "us a call", "CPU eager", ways[0], ways[1], ways[2], "torch", "t.compiled", "t.graph",
-               "best of ours", "distance from the CPU");
-        for (int i = 0; i < N_CASES; i++)
-            run_case(&cases[i]);
-        if (options.json && json_dump_file(top, options.json, JSON_INDENT(1)) != 0)
-            fprintf(stderr, "%s can't be written\n", options.json), failures++;
-        status = failures != 0;
-    }
+    int status = 2;
+    if (!read_options(argc, argv, known, NULL))
+        fprintf(stderr, "usage: gpu_bench [--tiny] [--json FILE] [--peer FILE] [--note KEY=TEXT] [--seconds S] [--device N] [--list] [--probe]\n");
+    else
+        status = options.list ? list() : options.probe ? probe() : measure();
     json_decref(top);
     json_decref(peer);
     return status;

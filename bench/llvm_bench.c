@@ -1,7 +1,7 @@
 /* llvm_bench.c: generated kernels by themselves, each beside a triad with ordinary stores in the same process (one thread).
  *
  *   llvm_bench [CASE]        KN_BACKEND_DIR: where kiln-llvm.so is (else build/); ISA=baseline|avx2|avx512; DUMP=folder;
- *                          RUN_TIME=1: inner sizes are run-time values in all kernels
+ *                          RUN_TIME=1: inner sizes are run-time values in all kernels; QUICK=1: quick code
  *
  * useful GB/s: each distinct input once plus each output once. Times are the thread's CPU time, the best of several rounds, so that a
  * busy machine disturbs them least; compile time likewise, warm. */
@@ -15,6 +15,7 @@
 #include <time.h>
 
 static const cg_backend *backend;
+static bool run_time, quick;    /* inner sizes aren't in the code; it is made in a third of the time */
 
 static const char *env(const char *name) { (void)name; return ""; }
 static const char *isa(void)
@@ -180,13 +181,12 @@ static double triad_rate(int64_t n)
 
 static cg_code *machine_code(const lp_kernel *k, const char *dump_dir, lp_fn *fn, size_t *bytes)
 {
-    void *object = backend->compile(k, dump_dir, bytes);
+    void *object = backend->compile(k, quick, dump_dir, bytes);
     cg_code *c = object ? cg_code_load(object, *bytes, k->name, fn) : NULL;
     free(object);
     return c;
 }
 
-static bool run_time;           /* inner sizes aren't in the code */
 
 static void measure(lp_kernel *k, const char *label)
 {
@@ -228,6 +228,7 @@ int main(int argc, char **argv)
     const char *want = argc > 1 ? argv[1] : "";
     x = aligned_alloc(64, MOST * 4), y = aligned_alloc(64, MOST * 4), z = aligned_alloc(64, MOST * 4), small = aligned_alloc(64, MOST * 4);
     run_time = getenv("RUN_TIME") != NULL;
+    quick = getenv("QUICK") != NULL;
     if (!open_backend() || !x || !y || !z || !small)
         return 1;
     for (int64_t i = 0; i < MOST; i++)

@@ -183,7 +183,7 @@ bool cg_cache_key_of(const lp_kernel *k, cg_cache_key *key)
 
 bool cg_cache_key_of_text(const char *maker, const char *text, cg_cache_key *key)
 {
-    *key = (cg_cache_key){.whole = true};
+    *key = (cg_cache_key){.of_text = true};
     pthread_mutex_lock(&lock);
     bool on = ready();
     pthread_mutex_unlock(&lock);
@@ -254,7 +254,7 @@ static const char *object_in(const char *file, size_t n, const cg_cache_key *key
         || h.checksum != hash(file + 16, n - 16, 1))
         return NULL;
     const char *at = file + sizeof h;
-    if (h.key_bytes != (uint64_t)key->bytes.n || memcmp(at, key->bytes.s, h.key_bytes) != 0 || (key->whole ? h.stamp_bytes != 0 : !stamp_holds(at + h.key_bytes, h.stamp_bytes)))
+    if (h.key_bytes != (uint64_t)key->bytes.n || memcmp(at, key->bytes.s, h.key_bytes) != 0 || !stamp_holds(at + h.key_bytes, h.stamp_bytes))
         return NULL;
     *bytes = h.object_bytes;
     return at + h.key_bytes + h.stamp_bytes;
@@ -388,7 +388,8 @@ void cg_cache_put(const cg_cache_key *key, const void *object, size_t bytes)
     char stamp[sizeof stamp_checked] = "", name[NAME + 1];
     head h = {.magic = MAGIC, .key_bytes = (uint32_t)key->bytes.n, .object_bytes = (uint32_t)bytes};
     kb_text t = {0};
-    if ((!key->whole && !cg_backend_stamp(stamp, sizeof stamp)) || bytes > MAX_FILE / 2 || key->bytes.n > MAX_FILE / 4)
+    bool known = !key->of_text ? cg_backend_stamp(stamp, sizeof stamp) : key->library && *key->library && cg_file_stamp(key->library, stamp, sizeof stamp);
+    if (!known || bytes > MAX_FILE / 2 || key->bytes.n > MAX_FILE / 4)
         return;                 /* not the code generator that the key names, or one that can't be recognised */
     h.stamp_bytes = (uint32_t)strlen(stamp);
     kb_put_bytes(&t, &h, sizeof h);

@@ -11,6 +11,7 @@
  *
  * The maximum there is order-free (LP_RED_MAX_ANY): NaNs reach the result through exp, and + 0 fixes the sign of a zero.
  */
+#include "base/cpu.h"
 #include "base/error.h"
 #include "base/userop.h"
 #include "codegen/cells.h"
@@ -308,15 +309,35 @@ static int16_t reduction(cg_cells *c, uint32_t node)
     return result(c, r, g->types[n->type].dtype);
 }
 
+/* x - m, m the maximum of x: never above zero */
+static int16_t below(cg_cells *c, int16_t x, int16_t m)
+{
+    int16_t d = prim(c, LP_SUB, x < 0 ? LP_PRED : c->v[x].type, x, m);
+    if (d >= 0)
+        c->v[d].int_value = LP_NOT_POSITIVE;
+    return d;
+}
+
+/* e / s, e = exp(x - m) and s the row's sum of them, from 1 to its length. Where no x lies more than 40 below m, no e is below 2^-58: QUOT's promise. The row's
+ * minimum costs little beside its maximum; it is of use where there are multiply-adds. */
+static int16_t share(cg_cells *c, int16_t x, int16_t m, int16_t e, int16_t s)
+{
+    uint8_t t = x < 0 ? LP_PRED : c->v[x].type;
+    if (t != KN_F32 || c->f->device || kb_cpu_isa() == KB_ISA_BASELINE)
+        return prim(c, LP_DIV, t, e, s);
+    int16_t lowest = prim(c, LP_SUB, t, reduce(c, LP_RED_MIN_ANY, x), m), near = prim(c, LP_GE, LP_PRED, lowest, constant(c, t, -40));
+    return cg_cell_add(c, (cg_cell){.kind = CELL_PRIM, .op = LP_QUOT, .type = t, .in = {near, e, s}, .n_in = 3, .cost = 4});
+}
+
 static int16_t softmax(cg_cells *c, uint32_t node)
 {
     const ir_graph *g = c->f->g;
     uint8_t t = (uint8_t)c->f->node[node].math;
-    int16_t x = operand_as(c, node, 0, t);
-    int16_t d = prim(c, LP_SUB, t, x, row_max(c, x)), e = function(c, "exp", d), s = reduce(c, LP_RED_SUM, e);
+    int16_t x = operand_as(c, node, 0, t), m = row_max(c, x);
+    int16_t d = below(c, x, m), e = function(c, "exp", d), s = reduce(c, LP_RED_SUM, e);
     bool is_log = g->nodes[node].op == OP_log_softmax;
     int16_t r = is_log ? prim(c, LP_SUB, t, d, function(c, "log", s)) : c->f->fast ? prim(c, LP_MUL, t, e, prim(c, LP_DIV, t, constant(c, t, 1), s))
-              : prim(c, LP_DIV, t, e, s);
+              : share(c, x, m, e, s);
     return result(c, r, g->types[g->nodes[node].type].dtype);
 }
 
@@ -380,7 +401,7 @@ bool cg_cells_build(cg_cells *c, const cg_facts *f, const cg_group *group)
         c->of_node[i] = v;
         if (v < 0 || c->full)
             return false;
-        if (!cg_is_stored(f, f->node[node].group, node))
+        if (!cg_is_stored(f, c->group, node))
             continue;
         cg_access a;
         if (!cg_access_result(f, &c->space, node, &a))

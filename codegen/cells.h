@@ -20,7 +20,7 @@ typedef struct cg_cell {
     const cg_body *body;
     kn_dtype math;
     double value;               /* CONST */
-    int64_t int_value;          /* CONST; SIZE: what is taken off the row's length */
+    int64_t int_value;          /* CONST; SIZE: what is taken off the row's length; PRIM: imm.bits */
     int16_t buffer, scalar;
     int cost;                   /* of this cell alone */
     /* what lower.c finds out */

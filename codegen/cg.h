@@ -14,7 +14,7 @@
 #include "ir/ir.h"
 
 /* ---- backend: what codegen/llvm/ exports. It links neither form of libkiln; all it needs of us comes in `host` ------------------------ */
-enum { CG_BACKEND_ABI = 4 };
+enum { CG_BACKEND_ABI = 5 };
 typedef struct cg_host {
     uint32_t abi;                               /* CG_BACKEND_ABI */
     void *(*alloc)(size_t size);
@@ -30,8 +30,8 @@ typedef struct cg_backend {
     const char *name, *version;                 /* "llvm", "19.1.7" */
     const void *library;                        /* some address in the library that makes the code: a cache has to know which it is */
     /* Compiles k to an ELF object of the form that object.h loads, in a block of host->alloc. Any thread may call it, several at once. NULL after
-     * host->fail. dump_dir: folder for the LLVM IR and assembly, or NULL. */
-    void *(*compile)(const lp_kernel *k, const char *dump_dir, size_t *bytes);
+     * host->fail. dump_dir: folder for the LLVM IR and assembly, or NULL. quick: in a third of the time, the same bits from slower code. */
+    void *(*compile)(const lp_kernel *k, bool quick, const char *dump_dir, size_t *bytes);
     void (*shutdown)(void);
 } cg_backend;
 /* The plug-in's one exported function; NULL when abi differs. */
@@ -43,6 +43,12 @@ bool cg_backend_missing(void);                  /* it was looked for, or would b
 void cg_forget_kernels(void);                   /* frees the kernels that no program uses, and keeps the backend; for measurements */
 void cg_shutdown(void);                         /* frees kernel cache and backend; for leak checks at process end */
 void cg_fork_lock(bool take);                   /* around a fork: nobody is at the kernel cache */
+
+/* Kernels that have had quick code first (tiers.c): since the process began. */
+typedef struct cg_tiers_state { int waiting; uint64_t done, failed; double cpu_ms; } cg_tiers_state;
+cg_tiers_state cg_tiers_state_get(void);
+void cg_tiers_hold(bool hold);                  /* no better code is begun between true and false; for tests */
+void cg_tiers_finish(void);                     /* returns when nobody waits any more */
 
 /* The object cache on disk (cache.c): since the process began. */
 typedef struct cg_cache_state {
@@ -61,11 +67,14 @@ typedef struct cg_stats {
     int64_t liveness_bytes;                     /* what the operators' values take at most, one by one, each gone after its last use; -1: not known */
     double compile_ms, codegen_ms;              /* whole, and inside the backend (all threads together) */
     double codegen_wall_ms, plan_ms;            /* the same by the clock; all else: planning, which is what known kernels cost */
+    double cpu_ms;                              /* CPU time of the whole, all threads together; waiting for one another isn't counted */
+    int kernels_quick;                          /* of those compiled: with quick code, better to follow */
     int cache_hits, cache_misses;               /* kernels that were looked for on disk and found; and not */
     int64_t cache_bytes;                        /* of the objects found */
 } cg_stats;
 
 typedef struct cg_options { const char *dump_dir; const char *name; bool no_backend /* every step eager */;
+    bool whole /* no quick code first: nobody waits for this */;
     bool fast /* KN_FAST: kernels needn't have eager's bits */;
     bool reduce_overhead /* a device's program becomes one captured graph */, text /* for cg_program_print */;
 } cg_options;
@@ -75,6 +84,7 @@ typedef struct cg_options { const char *dump_dir; const char *name; bool no_back
 cg_program *cg_compile(const ir_graph *g, const cg_options *o);
 void cg_program_free(cg_program *p);            /* NULL: nothing */
 cg_stats cg_program_stats(const cg_program *p);
+bool cg_program_settled(const cg_program *p);   /* no kernel of it waits for better code */
 char *cg_program_print(const cg_program *p);    /* steps, kernels, arena, where options asked for text; kb_free it */
 
 /* Runs it. inputs[i]: first element of graph input i, laid out as its type says. scalars: 8-byte values. outputs[i] receives a block from

@@ -9,9 +9,14 @@
  *
  * Two threads that compile the same kernel at once both do the work, and the later one drops its own. cg_shutdown frees what no program uses.
  *
+ * QUICK CODE FIRST. Where the code generator would be busy for longer than KN_QUICK_MS by the clock with what a program needs (estimated from the kernels'
+ * instructions), it makes quick code, and better code follows in the background (tiers.c). An entry's code changes once, from quick to better; programs notice at
+ * their next run. The object cache gets better code only.
+ *
  * A kernel that isn't here is sought on disk (cache.c), then compiled and kept there. The code generator is opened when something has to be compiled: a process
  * whose kernels are all on disk never loads it.
  */
+#include "base/env.h"
 #include "base/error.h"
 #include "base/pool.h"
 #include "base/profile.h"
@@ -27,8 +32,9 @@ struct cg_kernel_entry {
     cg_kernel_entry *next;
     uint64_t form;
     lp_kernel *k;
-    cg_code *code;
-    lp_fn fn;
+    cg_code *code, *better;     /* better: what took the place of quick code, in which somebody may still be */
+    _Atomic(lp_fn) fn;
+    _Atomic(bool) quick;        /* waits for better code; fn is set before it is cleared */
     int64_t users;
     uint64_t idle_since;        /* on the clock of kernels that fell out of use */
 };
@@ -76,6 +82,7 @@ static cg_kernel_entry *use(const lp_kernel *k, uint64_t form, bool *resized)
 static void drop(cg_kernel_entry *e)
 {
     cg_code_release(e->code);
+    cg_code_release(e->better);
     lp_free(e->k);
     kb_free(e);
 }
@@ -88,6 +95,7 @@ typedef struct job {
     cg_kernel_entry *entry;
     double ms;
     bool sought, found;         /* on disk */
+    bool quick;                 /* may have quick code first; then: has */
     size_t bytes;               /* of the object found there */
     kn_status status;
     char text[256];
@@ -100,13 +108,13 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-static cg_code *compile_code(const lp_kernel *k, const char *title, const char *dump_dir, const cg_cache_key *key, lp_fn *fn)
+static cg_code *compile_code(const lp_kernel *k, bool quick, const char *title, const char *dump_dir, const cg_cache_key *key, lp_fn *fn)
 {
     size_t bytes = 0;
     const cg_backend *b = cg_backend_get();
-    void *object = b ? b->compile(k, dump_dir, &bytes) : NULL;
+    void *object = b ? b->compile(k, quick, dump_dir, &bytes) : NULL;
     cg_code *code = object ? cg_code_load(object, bytes, title, fn) : NULL;
-    if (code && key)
+    if (code && key && !quick)
         cg_cache_put(key, object, bytes);
     kb_free(object);
     return code;
@@ -127,16 +135,17 @@ static cg_code *make_code(job *j, const char *dump_dir, lp_fn *fn)
         cg_cache_reject(&key);
     j->found = code != NULL;
     kb_free(object);
+    j->quick = j->quick && !code && !dump_dir;
     if (!code) {
         double begin = now_ms();
-        code = compile_code(j->k, title, dump_dir, keyed ? &key : NULL, fn);
+        code = compile_code(j->k, j->quick, title, dump_dir, keyed ? &key : NULL, fn);
         j->ms = now_ms() - begin;
     }
     if (keyed)
         cg_cache_key_free(&key);
     if (start) {
         char name[96];
-        snprintf(name, sizeof name, "%s %s", j->found ? "load" : "generate", j->k->name);
+        snprintf(name, sizeof name, "%s%s %s", j->found ? "load" : "generate", j->quick ? " quickly" : "", j->k->name);
         kb_profile_span(KB_SPAN_COMPILE, name, NULL, j->k->site, start);
     }
     return code;
@@ -151,11 +160,14 @@ static cg_kernel_entry *compile(job *j, const char *dump_dir)
     cg_kernel_entry *e = kb_calloc(1, sizeof *e);
     if (e)
         *e = (cg_kernel_entry){.form = form, .k = k, .users = 1};
-    if (!e || !(e->code = make_code(j, dump_dir, &e->fn))) {
+    lp_fn fn;
+    if (!e || !(e->code = make_code(j, dump_dir, &fn))) {
         lp_free(k);
         kb_free(e);
         return NULL;
     }
+    atomic_init(&e->fn, fn);
+    atomic_init(&e->quick, j->quick);
     pthread_mutex_lock(&lock);
     cg_kernel_entry *other = find(k, form, &resized);
     if (other) {
@@ -163,11 +175,44 @@ static cg_kernel_entry *compile(job *j, const char *dump_dir)
     } else {
         e->next = buckets[form % BUCKETS];
         buckets[form % BUCKETS] = e;
+        e->users += j->quick;   /* who waits for better code */
     }
     pthread_mutex_unlock(&lock);
     if (other)
         drop(e);
+    else if (j->quick && !cg_tiers_add(e)) {    /* for good */
+        atomic_store(&e->quick, false);
+        cg_kernel_release(e);
+    }
     return other ? other : e;
+}
+
+bool cg_kernel_improve(cg_kernel_entry *e)
+{
+    job j = {.k = e->k};
+    lp_fn fn;
+    e->better = make_code(&j, NULL, &fn);
+    if (e->better)
+        atomic_store_explicit(&e->fn, fn, memory_order_release);
+    atomic_store_explicit(&e->quick, false, memory_order_release);
+    return e->better != NULL;
+}
+
+bool cg_program_settled(const cg_program *p) { return !atomic_load_explicit(&p->unsettled, memory_order_relaxed); }
+
+void cg_program_settle(const cg_program *p)
+{
+    bool waits = false;
+    cg_tiers_go_on();
+    for (int i = 0; i < p->n_steps; i++) {
+        cg_step *st = &p->steps[i];
+        if (!st->entry)
+            continue;
+        waits |= atomic_load_explicit(&st->entry->quick, memory_order_acquire);         /* before the code: what isn't quick is seen */
+        __atomic_store_n(&st->fn, atomic_load_explicit(&st->entry->fn, memory_order_acquire), __ATOMIC_RELAXED);
+    }
+    if (!waits)
+        atomic_store_explicit(&((cg_program *)(uintptr_t)p)->unsettled, false, memory_order_relaxed);
 }
 
 /* Lock held: frees the code that no program has used since `until`. True when some stays. */
@@ -202,12 +247,16 @@ void cg_kernel_release(cg_kernel_entry *e)
 
 void cg_fork_lock(bool take)
 {
-    if (take)
+    if (take) {
+        cg_tiers_fork_lock(true);
         pthread_mutex_lock(&lock);
+    }
     cg_cache_fork_lock(take);
     kb_profile_fork_lock(take);
-    if (!take)
+    if (!take) {
         pthread_mutex_unlock(&lock);
+        cg_tiers_fork_lock(false);
+    }
 }
 
 static bool sweep_all(void)
@@ -218,10 +267,15 @@ static bool sweep_all(void)
     return in_use;
 }
 
-void cg_forget_kernels(void) { sweep_all(); }
+void cg_forget_kernels(void)
+{
+    cg_tiers_stop();
+    sweep_all();
+}
 
 void cg_shutdown(void)
 {
+    cg_tiers_stop();
     if (!sweep_all())
         cg_backend_close();
     kb_device_forget_ops();
@@ -248,26 +302,61 @@ static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-static void attach(cg_step *st, cg_kernel_entry *e)
+static void attach(cg_program *p, cg_step *st, cg_kernel_entry *e)
 {
     st->entry = e;
-    st->fn = e->fn;
+    if (atomic_load_explicit(&e->quick, memory_order_acquire))
+        atomic_store_explicit(&p->unsettled, true, memory_order_relaxed);
+    st->fn = atomic_load_explicit(&e->fn, memory_order_acquire);
     st->k = e->k;
+}
+
+/* How long the code generator is busy with the jobs, by the clock: about 2.5 ms a kernel and 0.1 an instruction, on two cores of a 2.5 GHz machine as elsewhere. */
+static bool takes_long(const jobs *j, int n)
+{
+    int threads = kb_threads(), limit = kb_env_int(KB_ENV_KN_QUICK_MS);
+    double ms = 0;
+    for (int i = 0; i < n; i++)
+        ms += 2.5 + 0.1 * (double)j->v[i].k->n_insts;
+    return limit >= 0 && ms / (threads < n ? threads : n) > limit;
+}
+
+typedef struct counted { void (*run)(void *arg, int64_t begin, int64_t end, int worker); void *arg; _Atomic(uint64_t) cpu; } counted;
+
+static void run_counted(void *arg, int64_t begin, int64_t end, int worker)
+{
+    counted *c = arg;
+    uint64_t before = kb_thread_cpu();
+    c->run(c->arg, begin, end, worker);
+    atomic_fetch_add(&c->cpu, kb_thread_cpu() - before);
+}
+
+void cg_run_jobs(cg_program *p, int64_t n, void (*run)(void *arg, int64_t begin, int64_t end, int worker), void *arg)
+{
+    counted c = {.run = run, .arg = arg};
+    double start = now_ms();
+    uint64_t own = kb_thread_cpu();
+    kb_parallel_for(n, 1, run_counted, &c);
+    own = kb_thread_cpu() - own;
+    p->stats.codegen_wall_ms += now_ms() - start;
+    p->elsewhere_ms += ((double)atomic_load(&c.cpu) - (double)own) * 1e-6;
 }
 
 static kn_status run_all(cg_program *p, jobs *j, int n)
 {
     kn_status s = KN_OK;
-    double start = now_ms();
-    kb_parallel_for(n, 1, run_jobs, j);
-    p->stats.codegen_wall_ms += now_ms() - start;
+    bool quick = !p->whole && takes_long(j, n);
+    for (int i = 0; i < n; i++)
+        j->v[i].quick = quick;
+    cg_run_jobs(p, n, run_jobs, j);
     for (int i = 0; i < n; i++) {
         job *b = &j->v[i];
         if (b->entry)
-            attach(b->step, b->entry);
+            attach(p, b->step, b->entry);
         else if (s == KN_OK)
             s = kb_fail(b->status, "%s", b->text);
         p->stats.kernels_compiled += b->entry && !b->found;
+        p->stats.kernels_quick += b->entry && b->quick;
         p->stats.codegen_ms += b->ms;
         p->stats.cache_hits += b->found;
         p->stats.cache_misses += b->sought && !b->found;
@@ -288,7 +377,7 @@ static int next_jobs(cg_program *p, cg_lowered *lowered, job *v)
             continue;
         cg_kernel_entry *e = use(w->k, w->form, &resized);
         if (e) {
-            attach(st, e);
+            attach(p, st, e);
             continue;
         }
         for (int q = 0; q < n && !waits; q++)
@@ -327,9 +416,6 @@ kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir)
     jobs j = {kb_alloc((size_t)p->n_steps * sizeof(job)), dump_dir};
     if (!j.v)
         s = kb_error_status();
-    for (int i = 0; i < p->n_steps && s == KN_OK; i++)
-        if (p->steps[i].k)
-            lowered[p->steps[i].group].form = lp_form(lowered[p->steps[i].group].k);
     for (int n = 1; n && s == KN_OK;) {
         n = next_jobs(p, lowered, j.v);
         s = n ? run_all(p, &j, n) : KN_OK;

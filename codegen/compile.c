@@ -3,6 +3,7 @@
  */
 #include "base/env.h"
 #include "base/error.h"
+#include "base/profile.h"
 #include "base/userop.h"
 #include "codegen/device_internal.h"
 #include <fenv.h>
@@ -64,6 +65,7 @@ static void count(cg_program *p, const cg_facts *f)
         p->stats.products += s->products;
         p->stats.codegen_ms += s->codegen_ms;
         p->stats.codegen_wall_ms += s->codegen_wall_ms;
+        p->elsewhere_ms += cg_control_program(p->controls[i / 2], (int)(i % 2))->elsewhere_ms;
     }
     p->stats.groups = p->n_steps;
     p->stats.arena_bytes = p->arena_bytes;
@@ -117,6 +119,7 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     kn_status s = KN_E_INTERNAL;
     bool all_eager = p->device ? !cg_device_backend_get() : o && o->no_backend;
     p->want_text = dir || (o && o->text);
+    p->whole = dir || (o && o->whole);
     for (int i = 0; i < 4 && s == KN_E_INTERNAL; i++) {
         builder_fini(&b);
         s = group_and_lower(&b, g, p->device, all_eager, o && o->fast, limits[i]);
@@ -263,6 +266,7 @@ static ir_graph *in_parts(ir_graph *g)
 static cg_program *compile(const ir_graph *g, const cg_options *o)
 {
     double start = now_ms();
+    uint64_t cpu = kb_thread_cpu();
     char own[1024];
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
@@ -298,6 +302,7 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
         p->stats.liveness_bytes = op_liveness(g);
         p->stats.compile_ms = now_ms() - start;
         p->stats.plan_ms = p->stats.compile_ms - p->stats.codegen_wall_ms;
+        p->stats.cpu_ms = (double)(kb_thread_cpu() - cpu) * 1e-6 + p->elsewhere_ms;
     }
     return p;
 }

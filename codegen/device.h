@@ -8,7 +8,7 @@
 #define CG_DEVICE_H
 #include "codegen/cg.h"
 
-enum { CG_DEVICE_ABI = 2, CG_MAX_PARAMS = 224 };
+enum { CG_DEVICE_ABI = 3, CG_MAX_PARAMS = 224 };
 
 typedef struct cg_request {
     const lp_kernel *k;
@@ -26,6 +26,7 @@ typedef struct cg_launch {
     int workers;                /* rows that a block works on at once: scratch rows it needs */
     int vector;                 /* elements of the widest access */
     bool checks;                /* an operator that may find a value out of range */
+    bool zeroed;                /* its results are zeros before it starts */
     int shared;                 /* bytes of dynamic shared memory */
     int n_params;
     int64_t param[CG_MAX_PARAMS];
@@ -52,7 +53,10 @@ typedef struct cg_product_form {
 
 typedef struct cg_device_backend {
     uint32_t abi;
-    const char *name, *version; /* "nvrtc", "13.0" */
+    const char *name;           /* "nvrtc" */
+    const char *options;        /* what it asks of its compiler: of an image's identity */
+    const char *(*version)(void);       /* of the compiler, "13.0". These two open it; NULL after host->fail */
+    const char *(*library)(void);       /* the file that it is, or "" where that isn't known */
     /* Source of k, for its sizes, and how to start it. In memory of host->alloc; NULL after host->fail. */
     char *(*source)(const cg_request *r, cg_launch *launch);
     /* NULL without a failure where the epilogue can't be joined. */

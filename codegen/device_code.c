@@ -7,12 +7,14 @@
  * pool's threads; loading is the driver's. KN_DUMP_DIR gets the text, PTX and cubin of each.
  */
 #include "base/cuda.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "base/pool.h"
 #include "codegen/device_internal.h"
 #include "codegen/object.h"
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -119,19 +121,24 @@ static kn_status load(cg_device_entry *e, const void *image, const cg_launch *l)
     return s;
 }
 
-/* All that decides an image beside its text. */
-static void maker(char *text, size_t size, const kb_cuda *c, const cg_device_backend *b)
+enum { MAKER = 4096 };
+
+/* All that decides an image beside its text and its compiler's file: what is asked of the compiler, and where the user wants it from. Said without opening it. */
+static void maker(char *text, const kb_cuda *c, const cg_device_backend *b)
 {
-    snprintf(text, size, "kiln device code 1, %s %s, %s_%d", b->name, b->version, c->takes_ptx ? "compute" : "sm", c->arch);
+    const char *home = getenv("CUDA_HOME"), *path = getenv("CUDA_PATH");
+    snprintf(text, MAKER, "kiln device code 2, %s %s, %s_%d, %s:%.1000s:%.1000s", b->name, b->options, c->takes_ptx ? "compute" : "sm",
+        c->arch, kb_env(KB_ENV_KN_NVRTC),
+             home ? home : "", path ? path : "");
 }
 
 /* From the object cache on disk; not where the text is to be dumped with what became of it. */
 static bool from_cache(cg_device_entry *e, const kb_cuda *c, const cg_device_backend *b, const cg_launch *l, const char *dump_dir)
 {
-    char by[96];
+    char by[MAKER];
     size_t bytes = 0;
     cg_cache_key key;
-    maker(by, sizeof by, c, b);
+    maker(by, c, b);
     if (dump_dir || !cg_cache_key_of_text(by, e->source, &key))
         return false;
     void *image = cg_cache_get(&key, &bytes);
@@ -145,18 +152,30 @@ static bool from_cache(cg_device_entry *e, const kb_cuda *c, const cg_device_bac
 
 static kn_status compile(cg_device_entry *e, const kb_cuda *c, const cg_device_backend *b, const cg_launch *l, const char *dump_dir, double *ms)
 {
-    char by[96];
+    char by[MAKER];
     size_t bytes = 0;
     cg_cache_key key;
     void *image = b->image(e->source, l->name, c->arch, c->takes_ptx, dump_dir, &bytes, ms, NULL, 0);
     kn_status s = image ? load(e, image, l) : kb_error_status();
-    maker(by, sizeof by, c, b);
+    maker(by, c, b);
     if (s == KN_OK && cg_cache_key_of_text(by, e->source, &key)) {
+        key.library = b->library();
         cg_cache_put(&key, image, bytes);
         cg_cache_key_free(&key);
     }
     kb_free(image);
     return s;
+}
+
+/* Into the folder: what has code already. It is compiled once more, for the files' sake alone. */
+static void dump(const cg_device_entry *e, const cg_launch *l, const char *dir)
+{
+    const kb_cuda *c = kb_cuda_get(e->device);
+    const cg_device_backend *b = cg_device_backend_get();
+    size_t bytes;
+    double ms;
+    if (dir && c && b)
+        kb_free(b->image(e->source, l->name, c->arch, c->takes_ptx, dir, &bytes, &ms, NULL, 0));
 }
 
 /* Takes source over. *ms: what compiling took, 0 for text that has code. NULL after a failure. */
@@ -169,6 +188,7 @@ static cg_device_entry *entry_of(char *source, const cg_launch *l, int device, c
     *ms = 0;
     if (e) {
         kb_free(source);
+        dump(e, l, dump_dir);
         return e;
     }
     const kb_cuda *c = kb_cuda_get(device);
@@ -250,16 +270,14 @@ static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool ali
     return source ? entry_of(source, launch, p->device, dump_dir, ms) : NULL;
 }
 
-/* One pass along the row, nothing reduced, nothing stored once a row. */
-static bool works_on_elements(const lp_kernel *k)
+bool cg_device_form_of(int device, const kb_call *call, cg_device_form *f)
 {
-    int passes = 0;
-    for (int p = 0; p < k->n_phases; p++)
-        passes += k->phases[p].kind == LP_MAP;
-    for (int64_t i = 0; i < k->n_insts; i++)
-        if (k->insts[i].op == LP_REDUCE || (k->insts[i].op == LP_STORE && k->phases[k->insts[i].phase].kind == LP_ROW))
-            return false;
-    return passes == 1;
+    const kb_cuda *c = kb_cuda_get(device);
+    const cg_device_backend *b = c ? cg_device_backend_get() : NULL;
+    char *source = b ? b->op(call, c->arch, c->multiprocessors, false, &f->launch) : NULL;
+    double ms;
+    f->entry = source ? entry_of(source, &f->launch, device, NULL, &ms) : NULL;
+    return f->entry != NULL;
 }
 
 /* The kernel's buffer that is the product's result, where the kernel may work on single elements of it. -1: it may not. */
@@ -271,7 +289,7 @@ static int result_buffer(const cg_step *st)
         rows *= st->product->gemm.batch[d];
     for (int d = 0; d < st->k->n_outer; d++)
         of_kernel *= st->k->outer[d].size;
-    if (st->any_scratch || !works_on_elements(st->k) || st->k->inner.size != st->product->gemm.n || of_kernel != rows)
+    if (st->any_scratch || lp_reduces(st->k) || st->k->inner.size != st->product->gemm.n || of_kernel != rows)
         return -1;
     for (int b = 0; b < st->n_ptrs; b++)
         if (st->k->buffers[b].read && !st->k->buffers[b].written && st->ptrs[b].slot == st->product->c.slot && st->ptrs[b].offset == st->product->c.offset) {
@@ -365,13 +383,6 @@ static void run_jobs(void *arg, int64_t begin, int64_t end, int worker)
         j->status = kb_error_status() ? kb_error_status() : KN_E_INTERNAL;
         snprintf(j->text, sizeof j->text, "%s", kb_error_text());
     }
-}
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
 /* The kernel stays with the program: another form of it may be asked for. */
@@ -490,10 +501,8 @@ kn_status cg_device_make_code(cg_program *p, cg_lowered *lowered, const char *du
             s = keep_kernel(p, st, lowered);
         }
     }
-    double start = now_ms();
     if (s == KN_OK && n)
-        kb_parallel_for(n, 1, run_jobs, v);
-    p->stats.codegen_wall_ms += now_ms() - start;
+        cg_run_jobs(p, n, run_jobs, v);
     for (int i = 0; i < n; i++) {
         p->stats.kernels_compiled += v[i].ms > 0;
         p->stats.codegen_ms += v[i].ms;

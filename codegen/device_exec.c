@@ -107,11 +107,15 @@ static kn_status run_op(const run *r, const cg_step *st, bool *bad)
     const cg_device_form *f = &st->device->kernel;
     if (!aligned && f->launch.vector > 1 && !(f = cg_device_unaligned(r->p, st)))
         return kb_error_status();
-    if (!f->launch.checks)
-        return launch(r, f, ptrs, n, NULL, 0);
+    kn_status s = KN_OK;
+    for (int i = st->call.n_in; i < n && f->launch.zeroed && s == KN_OK; i++)
+        s = kb_cuda_check(r->c, kb_cu()->MemsetD8Async((cu_ptr)(uintptr_t)ptrs[i], 0, (size_t)kb_layout_span(st->bufs[i].layout),
+            r->stream), "cuMemsetD8Async");
+    if (s != KN_OK || !f->launch.checks)
+        return s == KN_OK ? launch(r, f, ptrs, n, NULL, 0) : s;
     cu_ptr word = (cu_ptr)(uintptr_t)(r->bases[CG_SLOT_ARENA] + r->p->check_at);
     ptrs[n] = (void *)(uintptr_t)word;
-    kn_status s = kb_cuda_check(r->c, kb_cu()->MemsetD8Async(word, 0, 4, r->stream), "cuMemsetD8Async");
+    s = kb_cuda_check(r->c, kb_cu()->MemsetD8Async(word, 0, 4, r->stream), "cuMemsetD8Async");
     if (s == KN_OK)
         s = launch(r, f, ptrs, n + 1, NULL, 0);
     return s == KN_OK ? look(r->p, word, bad) : s;

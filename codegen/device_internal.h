@@ -23,6 +23,8 @@ kn_status cg_device_make_code(cg_program *p, cg_lowered *lowered, const char *du
 void cg_device_program_fini(cg_program *p);     /* releases the steps' code */
 const cg_device_form *cg_device_unaligned(const cg_program *p, const cg_step *st);     /* NULL after a failure */
 const cg_device_form *cg_device_unaligned_product(const cg_program *p, const cg_step *st);
+/* An operator's own code for these layouts, pointers being anything; its entry is the caller's to release. false: there is none. */
+bool cg_device_form_of(int device, const kb_call *call, cg_device_form *f);
 cu_function cg_device_function(const cg_device_entry *e);
 void cg_device_entry_release(cg_device_entry *e);       /* NULL: nothing */
 bool cg_device_code_shutdown(void);             /* true when no code is in use any more */
@@ -47,7 +49,11 @@ cg_device_graph *cg_device_graph_new(const cg_program *p);
 void cg_device_graph_free(const cg_program *p);
 /* Runs it as a captured graph; false: this run has to go step by step. */
 bool cg_device_graph_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs, kn_status *s);
+/* device_dynamic.c: an operator whose result's size was found from values; *done: false: it has no device code. */
+kn_status cg_device_run_dynamic(int device, const kb_call *c, bool *done);
 /* One call on the host: operands are copied there, results and what was written back. counted: under this operator's name. */
 kn_status cg_device_host_call(int device, const kb_call *c, bool write);
+/* kb_dynamic_count of copies */
+kn_status cg_device_host_count(kb_opcode op, int n_in, const kb_buf *in, const int64_t *words, int64_t *count);
 
 #endif

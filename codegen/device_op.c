@@ -89,7 +89,7 @@ kn_status cg_device_host_call(int device, const kb_call *c, bool write)
     return s;
 }
 
-kn_status kb_device_dynamic_count(kb_opcode op, int n_in, const kb_buf *in, const int64_t *words, int64_t *count)
+kn_status cg_device_host_count(kb_opcode op, int n_in, const kb_buf *in, const int64_t *words, int64_t *count)
 {
     kb_buf host[KB_MAX_IN] = {0};
     twin twins[KB_MAX_IN] = {0};
@@ -335,7 +335,11 @@ kn_status kb_device_run(const kb_call *c)
     int64_t scalars[KB_MAX_IN];
     int n_inputs = 0, n_scalars = 0, device = c->out[0].layout->device;
     int64_t n_words = count_words(kb_op_info(c->op), c->words);
-    bool own, wrote, plain = is_plain(c), empty = false;
+    bool own, wrote, plain = is_plain(c), empty = false, done = false;
+    if (kb_op_info(c->op)->flags & KB_F_DYNAMIC) {
+        kn_status found = cg_device_run_dynamic(device, c, &done);
+        return done ? found : cg_device_host_call(device, c, false);
+    }
     for (int o = 0; o < c->n_out; o++)
         empty |= c->out[o].layout->numel == 0;
     entry *e = empty || (!plain && c->n_out > 1) ? NULL : entry_of(c, n_words, plain, &own);

@@ -40,8 +40,9 @@ static __attribute__((noinline)) void run_with_scratch(const piece *p, void *con
         if (st->scratch[b])
             own[b] = p->scratch_bytes ? (char *)ptrs[b] + worker * p->scratch_bytes : small + st->ptrs[b].offset;
     }
-    if (st->fn)
-        st->fn(own, p->scalars, st->shape, part[0], part[1], part[2], part[3]);
+    lp_fn fn = __atomic_load_n(&st->fn, __ATOMIC_RELAXED);
+    if (fn)
+        fn(own, p->scalars, st->shape, part[0], part[1], part[2], part[3]);
     else
         lp_interpret(st->k, own, p->scalars, part[0], part[1], part[2], part[3]);
 }
@@ -50,10 +51,11 @@ static __attribute__((noinline)) void run_with_scratch(const piece *p, void *con
 static void run_part(const piece *p, void *const *ptrs, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
 {
     const cg_step *st = p->st;
+    lp_fn fn = __atomic_load_n(&st->fn, __ATOMIC_RELAXED);
     if (st->any_scratch)
         run_with_scratch(p, ptrs, (int64_t[]){row0, row1, i0, i1}, worker);
-    else if (st->fn)
-        st->fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
+    else if (fn)
+        fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
     else
         lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
 }
@@ -294,6 +296,8 @@ static kn_status run_program(const cg_program *p, void *const *inputs, const kb_
         return KN_E_MEMORY;
     if (p->device)
         return cg_device_run(p, inputs, scalars, outputs, false, wrote);
+    if (__builtin_expect(!cg_program_settled(p), 0))
+        cg_program_settle(p);
     if (n_bases > STACK_BASES && !(bases = kb_alloc((size_t)n_bases * sizeof *bases)))
         return kb_error_status();
     if (arena_bytes > STACK_ARENA && !(arena = kb_data_alloc(arena_bytes)))

@@ -189,8 +189,9 @@ static cg_kind composite_kind(const ir_graph *g, const ir_node *n, bool on_devic
 }
 
 /* batch_norm by running statistics of which nobody wants new ones. */
-static bool is_channel_norm(const ir_graph *g, uint32_t at, cg_fact *f)
+static bool is_channel_norm(const cg_facts *facts, uint32_t at, cg_fact *f)
 {
+    const ir_graph *g = facts->g;
     const ir_node *n = &g->nodes[at];
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
     if (n->op != OP_batch_norm || ir_words(g, n)[0] || n->n_in < 5 || !ir_is(ir_in(g, n, 4)) || (x->dtype != KN_F32 && x->dtype != KN_F64) || f->numel == 0)
@@ -198,12 +199,11 @@ static bool is_channel_norm(const ir_graph *g, uint32_t at, cg_fact *f)
     for (int k = 1; k < 5; k++)
         if (ir_is(ir_in(g, n, k)) && ir_type(g, ir_in(g, n, k))->dtype != x->dtype)
             return false;
-    for (int64_t i = at + 1; i < g->n_nodes; i++) {
-        bool projects = g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == at;
-        for (int64_t o = 0; projects && o < g->n_outputs; o++)
-            if (g->outputs[o].i - 1 == i)
+    for (int32_t i = f->proj; i >= 0; i = facts->node[i].proj) {
+        for (int64_t o = 0; o < g->n_outputs; o++)
+            if (g->outputs[o].i - 1 == (uint32_t)i)
                 return false;
-        if (projects && g->nodes[i].flags & IR_N_USED)
+        if (g->nodes[i].flags & IR_N_USED)
             return false;
     }
     f->math = x->dtype;
@@ -363,7 +363,7 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
     me->numel = cg_numel(domain);
     if (!f->all_eager && is_overwritten(g, at))
         return CG_SKIP;
-    if (!f->all_eager && is_channel_norm(g, at, me))
+    if (!f->all_eager && is_channel_norm(f, at, me))
         return CG_CHANNEL_NORM;
     if (f->all_eager || info->n_out > 1 || me->numel == 0)
         return CG_EAGER;
@@ -443,7 +443,7 @@ static bool note_node(cg_facts *f, trail *trails, uint32_t at)
     return order_by_checks(f, at, write);
 }
 
-/* The IR gives all inputs of an alias class the first one's root: that orders accesses. Addresses are found through the chain of views. */
+/* The IR gives all inputs of an alias class the first one's root: that orders accesses. Addresses are found through the chain of views. Projections: by operator. */
 static void set_homes(cg_facts *f)
 {
     const ir_graph *g = f->g;
@@ -452,7 +452,14 @@ static void set_homes(cg_facts *f)
         bool shares = n->op < OP_COUNT && (n->flags & IR_N_VIEW || kb_op_info((kb_opcode)n->op)->cls == KB_WRITE);
         f->node[i].hazard = n->root;
         f->node[i].home = shares ? f->node[ir_in(g, n, 0).i - 1].home : i;
+        f->node[i].proj = CG_NONE32;
     }
+    for (int32_t i = (int32_t)g->n_nodes - 1; i >= 0; i--)      /* lists in program order */
+        if (g->nodes[i].op == IR_PROJ) {
+            cg_fact *of = &f->node[ir_in(g, &g->nodes[i], 0).i - 1];
+            f->node[i].proj = of->proj;
+            of->proj = i;
+        }
 }
 
 static kn_status note_all(cg_facts *f, trail *trails)
@@ -512,12 +519,13 @@ kn_status cg_facts_init(cg_facts *f, const ir_graph *g, int device, bool all_eag
     size_t n = (size_t)g->n_nodes + 1;
     f->node = kb_calloc(n, sizeof *f->node);
     size_t operands = (size_t)g->n_operands + 1;
-    f->src = kb_alloc((3 * operands + n) * sizeof *f->src + n);
+    f->src = kb_alloc((3 * operands + 2 * n) * sizeof *f->src + n);
     if (f->src) {
         f->next_read = f->src + operands;
         f->reader = f->next_read + operands;
         f->reads = f->reader + operands;
-        f->output = memset(f->reads + n, 0, n);
+        f->place = memset(f->reads + n, 0, n * sizeof *f->place);
+        f->output = memset(f->place + n, 0, n);
     }
     trail *trails = kb_calloc(n, sizeof *trails);
     kn_status s = f->node && f->src && trails ? KN_OK : kb_error_status();

@@ -20,6 +20,12 @@
 
 typedef struct set { int32_t nodes[CG_MAX_NODES]; int n; } set;
 
+static void take_places(const cg_facts *f, const set *s)
+{
+    for (int i = 0; i < s->n; i++)
+        f->place[s->nodes[i]] = i;
+}
+
 static bool unite(const cg_facts *f, const cg_group *a, const cg_group *b, set *s)
 {
     if (a->n + b->n > f->max_nodes)
@@ -28,15 +34,15 @@ static bool unite(const cg_facts *f, const cg_group *a, const cg_group *b, set *
     s->n = 0;
     while (i < a->n || j < b->n)
         s->nodes[s->n++] = j == b->n || (i < a->n && a->nodes[i] < b->nodes[j]) ? a->nodes[i++] : b->nodes[j++];
+    take_places(f, s);
     return true;
 }
 
-static int position(const set *s, int32_t node)
+/* A place that another set left behind names another node, or lies past the end. */
+static int position(const cg_facts *f, const set *s, int32_t node)
 {
-    for (int i = 0; i < s->n; i++)
-        if (s->nodes[i] == node)
-            return i;
-    return -1;
+    int32_t at = f->place[node];
+    return at < s->n && s->nodes[at] == node ? at : -1;
 }
 
 /* ---- legality -------------------------------------------------------------------------------------------------------------------- */
@@ -68,7 +74,7 @@ static bool collect(const cg_facts *f, const set *s, const cg_space *space, touc
                 continue;
             if (!cg_access_operand(f, space, (uint32_t)s->nodes[i], k, &a))
                 return false;
-            int at = src >= 0 ? position(s, src) : -1;          /* it comes before its reader */
+            int at = src >= 0 ? position(f, s, src) : -1;          /* it comes before its reader */
             if (at >= 0 && !cg_access_same(space, &a, &t->made[at]))
                 return false;
             if (at < 0)
@@ -88,10 +94,12 @@ static bool legal(const cg_facts *f, const set *s)
     t.n = 0;
     if (!cg_space_make(f, s->nodes, s->n, 0, &space) || !collect(f, s, &space, &t))
         return false;
-    for (int i = 0; i < t.n; i++)
-        for (int j = 0; j < t.n; j++)
-            if (i != j && t.written[i] && f->node[t.v[i].root].hazard == f->node[t.v[j].root].hazard)
+    for (int i = 0; i < t.n; i++) {     /* a fresh result that nobody writes later was compared with its readers by collect */
+        uint32_t storage = f->node[t.v[i].root].hazard;
+        for (int j = 0; j < t.n && t.written[i] && f->g->versions[storage]; j++)
+            if (i != j && storage == f->node[t.v[j].root].hazard)
                 return false;           /* same storage, another map */
+    }
     cg_nest nest;
     return cg_nest_make(&space, t.v, t.n, &nest);
 }
@@ -100,7 +108,9 @@ static bool legal(const cg_facts *f, const set *s)
 static bool few_buffers(const cg_facts *f, const set *s)
 {
     const ir_graph *g = f->g;
-    int buffers = 2, scalars = 0;
+    enum { RESERVED = 2 };
+    ir_ref from[CG_MAX_BUFFERS];
+    int buffers = 0, results = RESERVED, scalars = 0;
     for (int i = 0; i < s->n; i++) {
         const ir_node *n = &g->nodes[s->nodes[i]];
         for (int k = 0; k < n->n_in; k++) {
@@ -108,17 +118,19 @@ static bool few_buffers(const cg_facts *f, const set *s)
             int32_t src = f->src[n->in + (uint32_t)k];
             bool weak = ir_is(r) && cg_is_weak(g, r);
             scalars += weak && ir_get(g, r)->op == IR_SCALAR;
-            bool seen = false;          /* the same operand of an earlier member counts once */
-            for (int j = 0; j < i && !seen; j++) {
-                const ir_node *m = &g->nodes[s->nodes[j]];
-                for (int l = 0; l < m->n_in; l++)
-                    seen |= ir_same(ir_in(g, m, l), r);
-            }
-            buffers += ir_is(r) && !weak && !(src >= 0 && position(s, src) >= 0) && !seen;
+            if (!ir_is(r) || weak || (src >= 0 && position(f, s, src) >= 0))
+                continue;
+            bool seen = false;          /* the same operand counts once */
+            for (int j = 0; j < buffers && !seen; j++)
+                seen = ir_same(from[j], r);
+            if (!seen && buffers == CG_MAX_BUFFERS - RESERVED)
+                return false;
+            if (!seen)
+                from[buffers++] = r;
         }
-        buffers += f->output[n->root] || f->node[s->nodes[i]].kind == CG_WRITE;
+        results += f->output[n->root] || f->node[s->nodes[i]].kind == CG_WRITE;
     }
-    return buffers <= CG_MAX_BUFFERS && scalars <= 32;
+    return buffers + results <= CG_MAX_BUFFERS && scalars <= 32;
 }
 
 /* Reductions that wait for one another cost a pass along the row each. */
@@ -130,10 +142,11 @@ static bool few_rounds(const cg_facts *f, const set *s)
         const ir_node *n = &f->g->nodes[s->nodes[i]];
         bool one = n->op == OP_sum || n->op == OP_prod || n->op == OP_amax || n->op == OP_amin || n->op == OP_all || n->op == OP_any || n->op == OP_mean;
         int own = !f->node[s->nodes[i]].inner || f->node[s->nodes[i]].kind == CG_CHANNEL_NORM ? 0 : one ? 1 : 2, before = 0;
-        for (int k = 0; k < n->n_in; k++)
-            for (int j = 0; j < i; j++)
-                if (s->nodes[j] == f->src[n->in + (uint32_t)k] && rounds[j] > before)
-                    before = rounds[j];
+        for (int k = 0; k < n->n_in; k++) {
+            int32_t src = f->src[n->in + (uint32_t)k];
+            int at = src >= 0 ? position(f, s, src) : -1;
+            before = at >= 0 && at < i && rounds[at] > before ? rounds[at] : before;
+        }
         if (before + own > MOST)
             return false;
         rounds[i] = (int8_t)(before + own);
@@ -248,7 +261,8 @@ static kn_status start(cg_facts *f, cg_groups *gs)
         *one = (int32_t)i;
         f->node[i].group = (int32_t)gs->n;
         set s = {.nodes = {(int32_t)i}, .n = 1};
-        cg_group g = {.nodes = one, .n = 1, .product = -1, .second = -1, .then = -1,
+        take_places(f, &s);
+        cg_group g = {.nodes = one, .n = 1, .number = (int32_t)gs->n, .product = -1, .second = -1, .then = -1,
                       .fused = f->node[i].kind != CG_EAGER && f->node[i].kind != CG_PRODUCT, .cost = f->node[i].cost};
         bool plain = f->node[i].kind == CG_POINT && f->g->types[f->g->nodes[i].type].rank <= LP_MAX_OUTER;   /* writes fresh storage only */
         if (g.fused && !plain && !legal(f, &s)) {           /* alone it can't be generated */
@@ -318,6 +332,7 @@ static bool follows(const cg_facts *f, const cg_group *g, int32_t product)
     set s = {.n = g->n};
     t.n = 0;
     memcpy(s.nodes, g->nodes, (size_t)g->n * sizeof *s.nodes);
+    take_places(f, &s);
     for (int i = 0; i < g->n; i++)
         if (f->node[g->nodes[i]].kind == CG_WRITE && f->node[g->nodes[i]].home != p->home)
             return false;
@@ -392,6 +407,24 @@ static void attach_sinks(cg_facts *f, cg_groups *gs)
     }
 }
 
+/* Most groups have become part of others: what is kept by group later needn't have room for them. */
+static void drop_dead(cg_facts *f, cg_groups *gs)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < gs->n; i++) {
+        const cg_group *g = &gs->v[i];
+        for (int m = 0; !g->dead && m < cg_members(g); m++) {
+            cg_fact *member = &f->node[cg_member(g, m)];
+            member->group = (int32_t)n;
+            if (member->sink >= 0)
+                f->node[member->sink].group = (int32_t)n;
+        }
+        if (!g->dead)
+            gs->v[n++] = *g;
+    }
+    gs->n = n;
+}
+
 kn_status cg_fuse(cg_facts *f, cg_groups *gs)
 {
     kn_status s = start(f, gs);
@@ -412,6 +445,7 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs)
             attach_seconds(f, gs, &w);
             attach_sinks(f, gs);
         }
+        drop_dead(f, gs);
     }
     kb_free(last);
     kb_free(w.stack);
@@ -427,12 +461,13 @@ void cg_groups_fini(cg_groups *gs)
     *gs = (cg_groups){0};
 }
 
-bool cg_is_stored(const cg_facts *f, int32_t group, uint32_t node)
+bool cg_is_stored(const cg_facts *f, const cg_group *members, uint32_t node)
 {
     const ir_graph *g = f->g;
     uint32_t root = g->nodes[node].root;
-    for (int64_t i = (int64_t)node + 1; i < g->n_nodes && ir_is_written(g, node); i++)  /* a later member writes it again */
-        if (f->node[i].group == group && f->node[i].writer == (int32_t)i && g->nodes[i].root == root)
+    int32_t group = f->node[node].group;
+    for (int i = members->n - 1; i >= 0 && members->nodes[i] > (int32_t)node && ir_is_written(g, node); i--)    /* a later member writes it again */
+        if (f->node[members->nodes[i]].writer == members->nodes[i] && g->nodes[members->nodes[i]].root == root)
             return false;
     if (g->nodes[root].op == IR_INPUT || f->output[root])
         return true;

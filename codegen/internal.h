@@ -39,6 +39,7 @@ typedef struct cg_fact {
     uint32_t home;              /* the node whose address this value's lies behind: an input, or a fresh result (its own, or its view's base) */
     uint32_t hazard;            /* for ordering: as home, but one node for all inputs of an alias class */
     int32_t sink;               /* the copy in whose place and order the result is written; -1 */
+    int32_t proj;               /* of an operator: its first projection; of a projection: the operator's next one; -1 */
     int32_t first_dep, n_deps;  /* in deps: nodes that must have run */
     int cost;
 } cg_fact;
@@ -54,6 +55,7 @@ typedef struct cg_facts {
     int32_t *next_read;         /* by operand */
     int32_t *reader;            /* by operand: its node */
     uint8_t *output;            /* by node: an output lives in its storage */
+    int32_t *place;             /* fuse.c, by node: where it stands in the set of nodes looked at, if it does */
     bool all_eager, fast /* KN_FAST */;
     int device;                 /* where its values are */
     int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
@@ -120,7 +122,7 @@ bool cg_nest_make(const cg_space *s, const cg_access *accesses, int n, cg_nest *
 /* ---- groups ----------------------------------------------------------------------------------------------------------------------- */
 typedef struct cg_group {
     int32_t *nodes;             /* ascending */
-    int n;
+    int n, number;              /* number: names its kernel; without gaps it would change with what is fused elsewhere */
     int32_t product;            /* fused with this product: works on its rows as they are finished; -1: none */
     int32_t second;             /* with a product: what becomes of its rows is the A of this one, and stays in the cache (chain.c); -1: none */
     int32_t then;               /* with a convolution: its planes go on into this depthwise one's group, which comes next; -1: nowhere (planes.c) */
@@ -154,7 +156,7 @@ kn_status cg_order(cg_facts *f, cg_groups *gs);
 void cg_groups_fini(cg_groups *gs);
 
 /* Does anybody outside the group need what it leaves in the storage of its member's result? (the last write of that storage in the group only) */
-bool cg_is_stored(const cg_facts *f, int32_t group, uint32_t node);
+bool cg_is_stored(const cg_facts *f, const cg_group *members, uint32_t node);
 
 /* ---- lowered kernels ------------------------------------------------------------------------------------------------------------------ */
 typedef struct cg_lowered {
@@ -216,7 +218,7 @@ typedef struct cg_step {
     bool writes_input;          /* storage older than the run */
     /* a kernel, where k is set */
     cg_device_step *device;     /* code of a device's program; NULL: of the CPU's, or an eager call */
-    lp_fn fn;                   /* NULL: interpreted */
+    lp_fn fn;                   /* NULL: interpreted. Better code may come while others run it: cg_program_settle */
     cg_kernel_entry *entry;
     const lp_kernel *k;         /* interpreted: its own; else the one that was compiled, which may have other sizes */
     const int64_t *shape;
@@ -256,10 +258,12 @@ struct cg_program {
     double *consts;
     bool *packs;                /* by input; NULL: nowhere */
     cg_control **controls;      int64_t n_controls, cap_controls;
-    bool want_text;
+    bool want_text, whole;      /* as the options have them */
+    _Atomic(bool) unsettled;    /* kernels of it have quick code and wait for better */
     int max_bufs;
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
     cg_stats stats;
+    double elsewhere_ms;        /* CPU time that other threads spent on it, less what the compiling thread spent on waiting for them */
     char *text;
     _Atomic(uint32_t *) spans;  /* steps, then pieces of steps, as the profiler numbers them; made when first profiled */
     lp_kernel **kernels;        int64_t n_kernels, cap_kernels;     /* interpreted ones */
@@ -285,8 +289,18 @@ bool cg_file_stamp(const char *path, char *stamp, size_t size);    /* "path\nsiz
 /* cache_key.c: the parts of a key. False: there can be no cache. */
 bool cg_cache_identity(kb_text *t);
 void cg_cache_put_kernel(kb_text *t, const lp_kernel *k);
+/* Jobs 0 to n - 1 on all threads, counted in codegen_wall_ms and elsewhere_ms. */
+void cg_run_jobs(cg_program *p, int64_t n, void (*run)(void *arg, int64_t begin, int64_t end, int worker), void *arg);
 kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir);
 void cg_kernel_release(cg_kernel_entry *e);
+bool cg_kernel_improve(cg_kernel_entry *e);     /* of a kernel with quick code: better code. False: it stays as it is */
+/* tiers.c: the kernel, counted by the caller for it, waits for better code; false: it can't, and isn't taken. cg_tiers_go_on: somebody still waits. */
+bool cg_tiers_add(cg_kernel_entry *e);
+void cg_tiers_go_on(void);
+void cg_tiers_stop(void);                       /* what waits is dropped, what is under way waited for */
+void cg_tiers_fork_lock(bool take);             /* before any other lock */
+/* exec.c, at the beginning of a run of an unsettled program: steps take the better code that has come. */
+void cg_program_settle(const cg_program *p);
 bool cg_checking(void);         /* debug builds, KN_CHECK: graphs and kernels are verified on their way */
 bool cg_interpreting(void);     /* KN_BACKEND=interp */
 const char *cg_env(const char *name);

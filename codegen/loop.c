@@ -2,7 +2,8 @@
  *
  * Instructions are appended phase after phase, so that each phase is a contiguous run. lp_emit unites equal pure instructions: element values within
  * their phase, row values within the kernel. Loads are united within a phase: a phase loads before it stores to the same memory, so both give the
- * same value. Only folds that keep every bit happen here: x * 1.
+ * same value. Only folds that keep every bit happen here: x * 1, and
+ * upper bounds of what is known to lie below.
  *
  * lp_verify refuses a kernel that a backend could misread: operands out of order, types that don't agree, element values used across phases,
  * buffers whose flags lie.
@@ -46,15 +47,50 @@ lp_kernel *lp_new(const char *name)
     return k;
 }
 
+static void free_insts(lp_kernel *k)
+{
+    if (k->sharers && atomic_fetch_sub_explicit(k->sharers, 1, memory_order_acq_rel) > 1)
+        return;
+    kb_free((void *)(uintptr_t)k->sharers);
+    kb_free(k->insts);
+}
+
+bool lp_share_insts(lp_kernel *k, lp_kernel *like)
+{
+    if (!like->sharers) {
+        if (!(like->sharers = kb_alloc(sizeof *like->sharers)))
+            return false;
+        atomic_init(like->sharers, 1);
+    }
+    atomic_fetch_add_explicit(like->sharers, 1, memory_order_relaxed);
+    free_insts(k);
+    k->insts = like->insts;
+    k->cap_insts = like->cap_insts;
+    k->sharers = like->sharers;
+    return true;
+}
+
 void lp_free(lp_kernel *k)
 {
     if (!k)
         return;
     kb_arena_free(&k->arena);
-    kb_free(k->insts);
+    free_insts(k);
     kb_free(k->buffers);
     kb_free(k->table);
     kb_free(k);
+}
+
+void lp_close(lp_kernel *k)
+{
+    kb_free(k->table);
+    k->table = NULL;
+    k->table_size = 0;
+    lp_inst *fitting = k->n_insts < k->cap_insts ? kb_realloc(k->insts, (size_t)(k->n_insts + !k->n_insts) * sizeof *fitting) : NULL;
+    if (fitting) {
+        k->insts = fitting;
+        k->cap_insts = k->n_insts;
+    }
 }
 
 kn_status lp_open_phase(lp_kernel *k, lp_phase_kind kind)
@@ -140,6 +176,36 @@ static bool is_one(const lp_inst *i)
     return i->type == KN_F32 ? (uint32_t)i->imm.bits == bits : i->type == KN_F64 ? i->imm.bits == bits_d : i->imm.bits == 1;
 }
 
+static double float_const(const lp_inst *i)
+{
+    float f;
+    double d;
+    uint32_t bits = (uint32_t)i->imm.bits;
+    memcpy(&f, &bits, sizeof f);
+    memcpy(&d, &i->imm.bits, sizeof d);
+    return i->type == KN_F32 ? (double)f : d;
+}
+
+static bool is_float_const(const lp_inst *i) { return i->op == LP_CONST && (i->type == KN_F32 || i->type == KN_F64); }
+
+/* SEL(compare(x, c), c, x): a bound of x */
+static bool is_bound(const lp_kernel *k, const lp_inst *i, lp_op compare)
+{
+    if (i->op != LP_SEL)
+        return false;
+    const lp_inst *p = &k->insts[i->a];
+    return p->op == compare && p->a == i->c && p->b == i->b && is_float_const(&k->insts[i->b]);
+}
+
+/* A NaN or not above zero, also bounded from below by what isn't */
+static bool is_not_positive(const lp_kernel *k, uint32_t v)
+{
+    const lp_inst *i = &k->insts[v];
+    if (is_bound(k, i, LP_LT) && float_const(&k->insts[i->b]) <= 0)
+        i = &k->insts[i->c];
+    return i->op == LP_SUB && i->imm.bits == LP_NOT_POSITIVE;
+}
+
 uint32_t lp_emit(lp_kernel *k, lp_inst i)
 {
     if (k->n_phases == 0 || (lp_op_operands[i.op] > 0 && i.a == UINT32_MAX) || (lp_op_operands[i.op] > 1 && i.b == UINT32_MAX)
@@ -149,6 +215,8 @@ uint32_t lp_emit(lp_kernel *k, lp_inst i)
         return i.a;
     if (i.op == LP_MUL && is_one(&k->insts[i.a]))
         return i.b;
+    if (is_bound(k, &i, LP_GT) && is_not_positive(k, i.c) && float_const(&k->insts[i.b]) >= 0)
+        return i.c;
     if (k->fast && !k->exact)
         lp_relax(k, &i);
     if (k->n_insts * 2 >= k->table_size && !table_grow(k))
@@ -219,7 +287,7 @@ bool lp_same_form(const lp_kernel *a, const lp_kernel *b)
     for (int p = 0; p < a->n_phases; p++)
         if (a->phases[p].kind != b->phases[p].kind || a->phases[p].n != b->phases[p].n)
             return false;
-    for (int64_t i = 0; i < a->n_insts; i++)
+    for (int64_t i = 0; i < a->n_insts && a->insts != b->insts; i++)
         if (!inst_equal(&a->insts[i], &b->insts[i]))
             return false;
     return memcmp(a->scalar_dtype, b->scalar_dtype, (size_t)a->n_scalars) == 0;
@@ -239,14 +307,6 @@ bool lp_equal(const lp_kernel *a, const lp_kernel *b)
 }
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------------------------ */
-bool lp_reduces(const lp_kernel *k)
-{
-    for (int64_t i = 0; i < k->n_insts && k->n_phases == 1; i++)
-        if (k->insts[i].op == LP_REDUCE)
-            return true;
-    return k->n_phases > 1;
-}
-
 bool lp_wants_inner(const lp_kernel *k) { return !k->columns && ((k->n_outer > 0 && k->inner.size <= LP_SHORT_ROW) || lp_reduces(k)); }
 
 /* One phase: some lines ahead, which hardware stops doing at each page. Several: the next row, where rows are long enough. */
@@ -301,8 +361,8 @@ static kn_status check_types(const lp_kernel *k, int64_t at)
     int n = lp_op_operands[i->op];
     uint8_t a = n > 0 ? k->insts[i->a].type : 0, b = n > 1 ? k->insts[i->b].type : 0, c = n > 2 ? k->insts[i->c].type : 0;
     switch ((lp_op)i->op) {
-    case LP_SEL:
-        return a == LP_PRED && b == c && i->type == b ? KN_OK : bad(k, at, "SEL takes a predicate and two values of its type");
+    case LP_SEL: case LP_QUOT:
+        return a == LP_PRED && b == c && i->type == b ? KN_OK : bad(k, at, "SEL and QUOT take a predicate and two values of their type");
     case LP_STORE:
         return a == k->buffers[i->b].dtype && i->type == a ? KN_OK : bad(k, at, "the value's type is not the buffer's");
     case LP_LOAD:

@@ -33,6 +33,7 @@
 #define LOOP_H
 #include "base/alloc.h"
 #include "base/infer.h"
+#include <stdatomic.h>
 
 typedef enum lp_op {
 #define KB_LOOP(name, operands, result) LP_##name,
@@ -49,6 +50,10 @@ typedef enum lp_reduce { LP_RED_SUM = 0, LP_RED_PROD = 1,
     LP_RED_MAX_ANY = 4, LP_RED_MIN_ANY = 5, /* for softmax: NaNs are ignored (an all-NaN row may give -inf/inf), the sign of a zero result is free */
     LP_RED_AND = 6, LP_RED_OR = 7           /* over predicates */
 } lp_reduce;
+/* QUOT's promise, which lets a backend multiply by 1 / d and correct: |d| lies within 2^-40 … 2^40, and each |x| within 2^-60 … 2^60 unless x or d is a NaN. */
+enum { LP_QUOT_X = 60, LP_QUOT_D = 40 };
+/* imm.bits of a SUB of floats whose result is a NaN or not above zero (a row's maximum is taken off): bounds above need no check. */
+enum { LP_NOT_POSITIVE = 1 };
 /* LP_RED_MAX / LP_RED_MIN give the element at the first index of the extremum: where the result is a zero, the first zero of the row decides its sign. */
 
 typedef struct lp_inst {
@@ -92,10 +97,14 @@ typedef struct lp_kernel {
     lp_phase phases[LP_MAX_PHASES];
     int n_phases;
     uint32_t *table;    int64_t table_size;     /* value numbering: open addressing of instruction index + 1 */
+    _Atomic(int64_t) *sharers;      /* kernels that have the same insts, once lp_share_insts has found some; NULL: this one alone */
 } lp_kernel;
 
 lp_kernel *lp_new(const char *name);
 void lp_free(lp_kernel *k);
+void lp_close(lp_kernel *k);                    /* no more instructions come: gives back what only emitting needs */
+/* Both closed, of the same form and one thread's: k gives its instructions up for like's. False, and nothing has changed: memory is short. */
+bool lp_share_insts(lp_kernel *k, lp_kernel *like);
 kn_status lp_open_phase(lp_kernel *k, lp_phase_kind kind);      /* what is emitted from here on belongs to it */
 /* INDEX numbers dimensions from the outermost; the inner one is n_outer. A phase loads before it stores to the same memory. */
 uint32_t lp_emit(lp_kernel *k, lp_inst i);      /* value-numbers pure instructions of the same phase (row values: of the kernel); UINT32_MAX when memory is short */
@@ -109,7 +118,17 @@ uint64_t lp_form(const lp_kernel *k);
 bool lp_same_hints(const lp_kernel *a, const lp_kernel *b);
 bool lp_is_huge(const lp_kernel *k);            /* positions along the row don't fit 32 bits */
 uint64_t lp_buffer_form(const lp_kernel *k, int64_t b);     /* what the code of a buffer's accesses depends on, but for offset and hints */
-bool lp_reduces(const lp_kernel *k);            /* whole rows at a time: reductions, or several phases */
+/* Whole rows at a time: reductions, several passes over a row, stores of row values. */
+static inline bool lp_reduces(const lp_kernel *k)
+{
+    int passes = 0;
+    for (int p = 0; p < k->n_phases; p++)
+        passes += k->phases[p].kind == LP_MAP;
+    for (int64_t i = 0; i < k->n_insts; i++)
+        if (k->insts[i].op == LP_REDUCE || (k->insts[i].op == LP_STORE && k->phases[k->insts[i].phase].kind == LP_ROW))
+            return true;
+    return passes > 1;
+}
 bool lp_wants_inner(const lp_kernel *k);        /* code for a known inner size would be faster */
 void lp_set_ahead(lp_kernel *k);                /* the hints of buffers that are read, from their sizes */
 

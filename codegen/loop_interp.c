@@ -317,6 +317,7 @@ static cell step(run *r, int64_t at, int64_t i)
     case LP_POR: out.p = a.p | b.p; return out;
     case LP_PNOT: out.p = !a.p; return out;
     case LP_SEL: return a.p ? b : c;
+    case LP_QUOT: return arith(LP_DIV, n->type, b, c, c);
     case LP_CVT: return convert(ta, n->type, a);
     case LP_BITS: return a;
     case LP_CALL1: case LP_CALL2: return call(n->imm.name, a, b);

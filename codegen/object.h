@@ -27,12 +27,17 @@ void cg_sight_remove(void *entry);
 void cg_kernel_title(const lp_kernel *k, char *title, size_t size);
 
 /* ---- cache.c: objects on disk ------------------------------------------------------------------------------------------------------------------ */
-typedef struct cg_cache_key { uint64_t hash[2]; kb_text bytes; bool whole /* the bytes say all there is: no library has to be as it was */; } cg_cache_key;
+typedef struct cg_cache_key {
+    uint64_t hash[2];
+    kb_text bytes;
+    bool of_text;               /* another compiler than the code generator's library made it: `library` */
+    const char *library;        /* its file, which has to be as it was; set by who keeps an image, read by nobody else */
+} cg_cache_key;
 
 /* What identifies code for k: its loop IR, this processor, the instruction set, the code generator's build. False: no cache (off, or unusable); then
  * there is nothing to free. */
 bool cg_cache_key_of(const lp_kernel *k, cg_cache_key *key);
-/* The same for another kind of code: made from `text` by what `maker` says in full (its name, version, target). */
+/* The same for another kind of code: made from `text` by what `maker` says (its name, options, target), and by the compiler that key->library will name. */
 bool cg_cache_key_of_text(const char *maker, const char *text, cg_cache_key *key);
 void cg_cache_key_free(cg_cache_key *key);
 /* The object under the key in a block that the caller kb_frees; NULL where there is none, or none that is whole, ours and of this build. */

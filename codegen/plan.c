@@ -30,6 +30,7 @@ typedef struct planner {
     int32_t *born;              /* by step: the first storage that it is the first to touch, -1 */
     cg_block *blocks;    int64_t n_blocks;      /* of the arena, each of one value or of several that took it over; room for one a node */
     uint8_t *written;           /* by node: an operator writes to what has it as its hazard */
+    const kb_layout **layout_of;        /* by type of the graph, NULL: none yet */
 } planner;
 
 /* ---- lifetimes ------------------------------------------------------------------------------------------------------------------ */
@@ -56,10 +57,8 @@ static void use_call(planner *pl, int32_t node, int32_t step)
         if (ir_is(ir_in(ir, n, k)) && !cg_is_weak(ir, ir_in(ir, n, k)))
             use(pl, pl->f->node[ir_in(ir, n, k).i - 1].home, step);
     use(pl, result_of(pl, (uint32_t)node), step);
-    bool several = kb_op_n_out(kb_op_info((kb_opcode)n->op), ir_words(ir, n)) > 1;
-    for (int64_t i = node + 1; i < ir->n_nodes && several; i++)
-        if (ir->nodes[i].op == IR_PROJ && (int32_t)ir_in(ir, &ir->nodes[i], 0).i - 1 == node)
-            use(pl, ir->nodes[i].root, step);
+    for (int32_t i = pl->f->node[node].proj; i >= 0; i = pl->f->node[i].proj)
+        use(pl, ir->nodes[i].root, step);
 }
 
 static void use_group(planner *pl, int32_t group, int32_t step)
@@ -390,13 +389,21 @@ static kn_status kernel_step(planner *pl, cg_step *st, int32_t group)
     return KN_OK;
 }
 
+/* One a type of the graph, which has few for its nodes; a type that isn't the graph's gets one of its own. */
 static const kb_layout *layout(planner *pl, const kb_type *t)
 {
+    const ir_graph *g = pl->f->g;
+    const kb_layout **known = t >= g->types && t < g->types + g->n_types ? &pl->layout_of[t - g->types] : NULL;
+    if (known && *known)
+        return *known;
     kb_layout *l = kb_layout_of_type(t);
-    if (l && KB_PUSH(&pl->p->layouts, &pl->p->n_layouts, &pl->p->cap_layouts, l))
-        return l;
-    kb_layout_release(l);
-    return NULL;
+    if (!l || !KB_PUSH(&pl->p->layouts, &pl->p->n_layouts, &pl->p->cap_layouts, l)) {
+        kb_layout_release(l);
+        return NULL;
+    }
+    if (known)
+        *known = l;
+    return l;
 }
 
 static kn_status eager_operand(planner *pl, ir_ref r, kb_buf *buf, cg_place *place)
@@ -425,8 +432,8 @@ static kn_status eager_result(planner *pl, uint32_t node, int k, const kb_type *
     kb_type strided;
     if (k == 0 && pl->f->node[node].sink >= 0 && cg_sink_type(pl->f, (int32_t)node, pl->f->node[node].sink, &strided))
         t = &strided;
-    for (int64_t i = node + 1; k && i < g->n_nodes; i++)
-        if (g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == node && g->nodes[i].attr == (uint32_t)k)
+    for (int32_t i = k ? pl->f->node[node].proj : -1; i >= 0; i = pl->f->node[i].proj)
+        if (g->nodes[i].attr == (uint32_t)k)
             root = g->nodes[i].root;
     buf->layout = layout(pl, t);
     if (root == UINT32_MAX) {   /* nobody projects it: a place of its own, past everything else */
@@ -660,10 +667,11 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     pl.lives = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.lives);
     pl.live = kb_calloc((size_t)g->n_nodes + (size_t)gs->n_order + 1, sizeof *pl.live);
     pl.written = kb_calloc((size_t)g->n_nodes + 1, 1);
+    pl.layout_of = kb_calloc((size_t)g->n_types + 1, sizeof *pl.layout_of);
     pl.blocks = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.blocks);
     for (int64_t i = 0; p->input_bytes && i < g->n_inputs; i++)
         p->input_bytes[i] = span_of(ir_type(g, g->inputs[i]));
-    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live && pl.written && pl.blocks ? KN_OK : kb_error_status();
+    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live && pl.written && pl.layout_of && pl.blocks ? KN_OK : kb_error_status();
     if (s == KN_OK) {
         pl.born = pl.live + g->n_nodes;
         if (g->n_consts)
@@ -678,6 +686,7 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     kb_free(pl.lives);
     kb_free(pl.live);
     kb_free(pl.written);
+    kb_free(pl.layout_of);
     kb_free(pl.blocks);
     return s;
 }

@@ -84,16 +84,40 @@ static uint64_t node_hash(const ir_graph *g, const ir_node *n)
     return key_hash(n->op, own_attr(n), n->n_in, g->operands + n->in, n->n_words, g->words + (n->n_words ? n->attr : 0));
 }
 
-static void place(ir_graph *g, uint32_t node)
+static bool is_key(const ir_graph *g, const ir_node *n, uint16_t op, uint32_t attr, int n_in, const ir_ref *in, int n_words, const int64_t *words)
 {
-    uint64_t mask = (uint64_t)g->hash_size - 1, i = node_hash(g, &g->nodes[node]);
-    while (g->hash[i & mask])
-        i++;
-    g->hash[i & mask] = node + 1;
+    if (n->op != op || own_attr(n) != attr || n->n_in != n_in || n->n_words != n_words)
+        return false;
+    for (int k = 0; k < n_in; k++)
+        if (!ir_same(g->operands[n->in + (uint32_t)k], in[k]))
+            return false;
+    for (int k = 0; k < n_words; k++)
+        if (g->words[n->attr + (uint32_t)k] != words[k])
+            return false;
+    return true;
 }
+
+/* One entry a key: of two equal nodes the older one has read what was written over since, and won't be found again. True where it was a new key. */
+static bool place(ir_graph *g, uint32_t node)
+{
+    const ir_node *n = &g->nodes[node];
+    const int64_t *words = g->words + (n->n_words ? n->attr : 0);
+    uint64_t mask = (uint64_t)g->hash_size - 1, i = node_hash(g, n);
+    for (uint32_t at; (at = g->hash[i & mask]) != 0; i++)
+        if (is_key(g, &g->nodes[at - 1], n->op, own_attr(n), n->n_in, g->operands + n->in, n->n_words, words)) {
+            g->hash[i & mask] = node + 1;
+            return false;
+        }
+    g->hash[i & mask] = node + 1;
+    return true;
+}
+
+static bool may_be_found(const ir_node *n) { return n->op >= OP_COUNT || n->flags & IR_N_VIEW || !(n->flags & IR_N_KEPT); }
 
 static void remember(ir_graph *g, uint32_t node)
 {
+    if (!may_be_found(&g->nodes[node]))
+        return;
     if ((g->n_numbered + 1) * 2 > g->hash_size) {
         int64_t old_size = g->hash_size, size = old_size ? old_size * 2 : 64;
         uint32_t *old = g->hash, *hash = kb_calloc((size_t)size, sizeof *hash);
@@ -108,8 +132,7 @@ static void remember(ir_graph *g, uint32_t node)
                 place(g, old[i] - 1);
         kb_free(old);
     }
-    place(g, node);
-    g->n_numbered++;
+    g->n_numbered += place(g, node);
 }
 
 /* Whether a node emitted at `node` would read the same now: no operand's root was written since. */
@@ -129,15 +152,10 @@ static ir_ref find(const ir_graph *g, uint16_t op, uint32_t attr, int n_in, cons
     for (; g->hash[i & mask]; i++) {
         uint32_t at = g->hash[i & mask] - 1;
         const ir_node *n = &g->nodes[at];
-        if (n->op != op || own_attr(n) != attr || n->n_in != n_in || n->n_words != n_words)
+        if (!is_key(g, n, op, attr, n_in, in, n_words, words))
             continue;
-        bool same = true;
-        for (int k = 0; same && k < n_in; k++)
-            same = ir_same(g->operands[n->in + (uint32_t)k], in[k]);
-        for (int k = 0; same && k < n_words; k++)
-            same = g->words[n->attr + (uint32_t)k] == words[k];
-        if (same && (op >= OP_COUNT || n->flags & IR_N_VIEW || (g->unite && !(n->flags & IR_N_KEPT))) && still_current(g, at, n_in, in))
-            return (ir_ref){at + 1};
+        bool unites = op >= OP_COUNT || n->flags & IR_N_VIEW || g->unite;
+        return unites && still_current(g, at, n_in, in) ? (ir_ref){at + 1} : IR_NONE;
     }
     return IR_NONE;
 }

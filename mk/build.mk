@@ -287,6 +287,14 @@ $B/tests/%: $O/tests/%.o $(NO_CACHE) $B/tests/libsupport.a $(STATIC)
 	$(call say,LINK,$@)
 	$(call program)
 
+# plain_work counts basic blocks of what compiles a graph: these sources once more, with a call in each
+COUNTED_SRC := $(if $(wildcard tests/plain_work.c),$(wildcard ir/*.c codegen/*.c tracer/*.c))
+$O/counted/%.o: %.c $(AFTER)
+	$(folder)
+	$(call say,CC,$< (counted))
+	$(call compile,$(LIBRARY_CFLAGS) -O1 -fsanitize-coverage=trace-pc)
+$B/tests/plain_work: $(COUNTED_SRC:%.c=$O/counted/%.o)
+
 $B/bench/libsupport.a: $(BSUP_SRC:%.c=$O/%.o) $O/members
 	$(folder)
 	@rm -f $@

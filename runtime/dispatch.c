@@ -115,13 +115,9 @@ static kn_tensor *make_view(eager_call *e, const kb_infer *in)
     return rt_tensor_new(e->ctx, l, rt_storage_retain(x->storage), x->offset + in->offset.v);
 }
 
-/* A parameter that has stayed the same for a while may be used in packed form, its own if nobody else may write it. */
-static const kb_source *weights_of(const eager_call *e, kb_source *source)
+const kb_source *rt_weights_of(kb_opcode op, const kn_tensor *w, kb_source *source)
 {
-    if (e->info->cls != KB_CONTRACTION || e->c->n_in < 2 || e->c->in[1].kind != KN_KIND_TENSOR)
-        return NULL;
-    const kn_tensor *w = e->c->in[1].as.tensor;
-    if (!(w->flags & RT_T_PARAM) || !rt_storage_is_own(w->storage))
+    if (kb_op_info(op)->cls != KB_CONTRACTION || !(w->flags & RT_T_PARAM) || !rt_storage_is_own(w->storage))
         return NULL;
     *source = (kb_source){&w->storage->packs, atomic_load_explicit(&w->storage->version, memory_order_acquire)};
     return kb_packs_steady(source->packs, source->version) ? source : NULL;
@@ -130,6 +126,7 @@ static const kb_source *weights_of(const eager_call *e, kb_source *source)
 static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
 {
     kb_source source;
+    const kn_value *second = e->c->n_in < 2 ? NULL : &e->c->in[1];
     kb_buf bufs[KB_MAX_OUT];
     const kb_layout *layouts[KB_MAX_OUT] = {0};
     rt_storage *storages[KB_MAX_OUT] = {0};
@@ -145,7 +142,8 @@ static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
     }
     if (s == KN_OK)
         s = e->info->cls == KB_VIEW ? kb_run_copy(e->buf, bufs[0].data)  /* a view op that can't be a view */
-                                    : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, in->words, weights_of(e, &source)});
+                                    : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, in->words,
+                                              second && second->kind == KN_KIND_TENSOR ? rt_weights_of(e->c->op, second->as.tensor, &source) : NULL});
     for (int i = 0; i < in->n_out; i++) {
         if (s == KN_OK) {
             out[i] = rt_tensor_new(e->ctx, layouts[i], storages[i], 0);

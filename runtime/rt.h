@@ -157,6 +157,8 @@ static inline kn_tensor *rt_dispatch1(const rt_op *c)
 }
 /* The eager half: validates, infers, runs the kernel. Operands must be real (pending ones are synced first). Used by the tracer while recording. */
 void rt_eager(rt_ctx *ctx, const rt_op *c, kn_tensor **out);
+/* Of op's operand 1: a parameter that has stayed the same for a while may be used in packed form, its own if nobody else may write it. Else NULL. */
+const kb_source *rt_weights_of(kb_opcode op, const kn_tensor *w, kb_source *source);
 
 /* ---- what a call frame of the tracer gives the runtime ---------------------------------------------------------------------- */
 typedef struct rt_trace_ops {

@@ -17,13 +17,13 @@
 #include "ir/ir.h"
 #include "runtime/rt.h"
 #include "tests/support/cuda_sources.h"
+#include "tests/support/program.h"
 #include "tracer/tr.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_IN = 8, MAX_ATTRS = 16, MAX_ITEMS = 64, MAX_OUT = KB_MAX_OUT };
 
@@ -418,6 +418,8 @@ static bool compile_text(const cuda_source *s)
             return FAIL("%s for sm_%d: the assembler says nothing of registers", s->launch.name, archs[i]);
         if (f.spill_stores + f.spill_loads == 0)
             continue;
+        if (f.spill_stores + f.spill_loads > CUDA_MOST_SPILLED)
+            return FAIL("%s for sm_%d: %d + %d bytes are spilled", s->launch.name, archs[i], f.spill_stores, f.spill_loads);
         n_spilling++;
         printf("spills: %s for sm_%d: %d + %d bytes, %d registers\n", s->launch.name, archs[i], f.spill_stores, f.spill_loads, f.registers);
     }
@@ -503,46 +505,41 @@ static int run_file(json_t *cases, kn_store *store, const char *filter, bool ver
     for (size_t k = 0; verbose && kb_device_fallback(k, &times); k++)
         printf("ran on the host: %s (%llu times)\n", kb_device_fallback(k, &times), (unsigned long long)times);
     printf("%d passed, %d failed, %d not supported\n", passed, failed, skipped);
-    enum { MOST_SPILLING = 2 };                 /* texts × architectures that may spill a few bytes */
-    if (n_spilling > MOST_SPILLING)
-        printf("device code: %d spill, at most %d may\n", n_spilling, MOST_SPILLING);
-    return failed || passed + skipped == 0 || n_spilling > MOST_SPILLING;     /* a run of nothing proves nothing */
+    if (n_spilling > CUDA_MOST_SPILLING)        /* texts, each for each architecture */
+        printf("device code: %d spill, at most %d may\n", n_spilling, CUDA_MOST_SPILLING);
+    return failed || passed + skipped == 0 || n_spilling > CUDA_MOST_SPILLING;     /* a run of nothing proves nothing */
 }
 
-/* Run by hand: the code generator lies beside the folder of this program. */
-static void find_backend(void)
+static bool take_device(const char *text)
 {
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    for (int up = 0; up < 2 && n > 0; up++)
-        while (n > 0 && path[--n] != '/') {}
-    path[n > 0 ? n : 0] = 0;
-    if (*path)
-        setenv("KN_BACKEND_DIR", path, 0);
+    int d = kb_device_parse(text, strlen(text));
+    device = d > 0 ? KN_CUDA(d - 1) : KN_CPU;
+    return d >= 0;
 }
+
+static bool take_archs(const char *text)
+{
+    for (char *end; *text && n_archs < MAX_ARCHS; text = end + (*end == ',')) {
+        archs[n_archs] = (int)strtol(text, &end, 10);
+        if (end == text || archs[n_archs++] <= 0)
+            return false;
+    }
+    return n_archs > 0;
+}
+
+static bool take_part(const char *text) { return sscanf(text, "%d/%d", &part, &parts) == 2 && part >= 1 && parts >= part; }
 
 int main(int argc, char **argv)
 {
     find_backend();
     const char *file = "tests/golden/ops.json", *filter = NULL;
     bool verbose = false;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--verbose") == 0)
-            verbose = true;
-        else if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc)
-            filter = argv[++i];
-        else if (strcmp(argv[i], "--part") == 0 && i + 1 < argc && sscanf(argv[i + 1], "%d/%d", &part, &parts) == 2 && part >= 1 && parts >= part)
-            i++;
-        else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc && kb_device_parse(argv[i + 1], strlen(argv[i + 1])) >= 0)
-            device = kb_device_parse(argv[i + 1], strlen(argv[i + 1])) ? KN_CUDA(kb_device_parse(argv[i + 1], strlen(argv[i + 1])) - 1) : KN_CPU, i++;
-        else if (strcmp(argv[i], "--sources") == 0 && i + 1 < argc)
-            for (char *at = argv[++i]; *at && n_archs < MAX_ARCHS; at += *at == ',')
-                archs[n_archs++] = (int)strtol(at, &at, 10);
-        else if (argv[i][0] != '-')
-            file = argv[i];
-        else
-            return fprintf(stderr, "usage: conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90] [--part 1/4]\n"), 2;
-    }
+    const program_option known[] = {{"--verbose", .flag = &verbose}, {"--filter", .text = &filter}, {"--device", .takes = take_device},
+        {"--sources", .takes = take_archs},
+                                    {"--part", .takes = take_part}, {.name = NULL}};
+    if (!read_options(argc, argv, known, &file))
+        return fprintf(stderr,
+            "usage: conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90] [--part 1/4]\n"), 2;
     if (device.kind && kn_set_default_device(device) != KN_OK)
         return fprintf(stderr, "%s\n", kn_last_error()), 2;
     if (n_archs && !cg_device_backend_get())

@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/layout.h"
 #include "runtime/module.h"
+#include "tests/support/program.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
@@ -425,13 +426,9 @@ int main(int argc, char **argv)
 {
     const char *path = NULL, *filter = NULL;
     bool verbose = false;
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--verbose") == 0)
-            verbose = true;
-        else if (strcmp(argv[i], "--filter") == 0 && i + 1 < argc)
-            filter = argv[++i];
-        else
-            path = argv[i];
+    const program_option known[] = {{"--verbose", .flag = &verbose}, {"--filter", .text = &filter}, {.name = NULL}};
+    if (!read_options(argc, argv, known, &path))
+        return fprintf(stderr, "usage: module_conformance [FILE.json] [--verbose] [--filter CLASS]\n"), 2;
     if (path)
         return run_path(path, filter, verbose);
     int first = run_path("tests/golden/modules.json", filter, verbose), more = run_path("tests/golden/modules-more.json", filter, verbose);

@@ -196,7 +196,7 @@ static stored store(float by)
     const cg_backend *b = cg_backend_get();
     cr_assert_not_null(b, "%s", kb_error_text());
     cr_assert(cg_cache_key_of(s.k, &s.key), "%s", cg_cache_state_get().why);
-    cr_assert_not_null(s.object = b->compile(s.k, NULL, &s.bytes));
+    cr_assert_not_null(s.object = b->compile(s.k, false, NULL, &s.bytes));
     cg_cache_put(&s.key, s.object, s.bytes);
     snprintf(s.path, sizeof s.path, "%s/%016llx%016llx.kno", dir, (unsigned long long)s.key.hash[0], (unsigned long long)s.key.hash[1]);
     read_whole(s.path, &s.file, &s.n);
@@ -501,7 +501,7 @@ Test(loader, any_bytes)
     const cg_backend *b = cg_backend_get();
     cr_assert_not_null(b, "%s", kb_error_text());
     lp_kernel *k = triple(3);
-    char *object = b->compile(k, NULL, &n);
+    char *object = b->compile(k, false, NULL, &n);
     cr_assert_not_null(object);
     for (size_t i = 0; i < n; i++)
         for (int bits = 1; bits < 256; bits = bits * 5 + 2) {
@@ -531,7 +531,7 @@ Test(loader, unknown_functions_are_refused)
     uint32_t in = kit_buffer(k, KN_F32, false), out = kit_buffer(k, KN_F32, true);
     lp_open_phase(k, LP_MAP);
     kit_store(k, kit_call(k, "atanf", KN_F32, kit_load(k, in), 0, 1), out);
-    char *object = cg_backend_get()->compile(k, NULL, &n);
+    char *object = cg_backend_get()->compile(k, false, NULL, &n);
     cr_assert_not_null(object);
     char *name = memmem(object, n, "kn_atanf", 9);
     cr_assert_not_null(name);

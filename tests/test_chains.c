@@ -6,24 +6,16 @@
 #include "base/env.h"
 #include "base/pool.h"
 #include "runtime/rt.h"
-#include "tests/support/random_graph.h"
+#include "tests/support/graph_check.h"
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void interpreted(void) { kb_env_set(KB_ENV_KN_BACKEND, "interp"); }
-
 static cg_stats expect(const char *text, int steps, int products, int kernels)
 {
-    char error[512] = "";
-    cg_stats s = {0};
-    ir_graph *g = ir_parse(text, error, sizeof error);
-    cr_assert_not_null(g, "%s\n%s", error, text);
-    const char *bad = rg_compare(g, 1, NULL, &s);
-    cr_assert_null(bad, "%s\n%s", bad, text);
-    ir_free(g);
+    cg_stats s = check_seeds(text, 1);
     cr_expect_eq(s.groups, steps, "%d steps, not %d\n%s", s.groups, steps, text);
     cr_expect_eq(s.products, products, "%d products, not %d\n%s", s.products, products, text);
     cr_expect_eq(s.kernels, kernels, "%d kernels, not %d\n%s", s.kernels, kernels, text);

@@ -6,7 +6,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/pool.h"
-#include "tests/support/random_graph.h"
+#include "tests/support/graph_check.h"
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -20,18 +20,7 @@ static ir_graph *parse(const char *text)
     return g;
 }
 
-static void interpreted(void) { kb_env_set(KB_ENV_KN_BACKEND, "interp"); }
-
-/* Compiles and compares; returns the statistics. */
-static cg_stats check(const char *text)
-{
-    cg_stats s = {0};
-    ir_graph *g = parse(text);
-    const char *bad = rg_compare(g, 1, NULL, &s);
-    cr_assert_null(bad, "%s\n%s", bad, text);
-    ir_free(g);
-    return s;
-}
+static cg_stats check(const char *text) { return check_seeds(text, 1); }
 
 /* ---- grouping --------------------------------------------------------------------------------------------------------------------- */
 static void expect(const char *text, int kernels, int others)

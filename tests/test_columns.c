@@ -1,27 +1,12 @@
 /* test_columns.c: reductions over leading and middle axes as generated code, with what makes their operand and what becomes of their result in the same kernel:
  * the op interpreter's bits, by machine code and by interpreted kernels, at any number of threads. */
-#include "base/env.h"
 #include "base/pool.h"
-#include "tests/support/random_graph.h"
+#include "tests/support/graph_check.h"
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
 
-static void interpreted(void) { kb_env_set(KB_ENV_KN_BACKEND, "interp"); }
-
-static cg_stats check(const char *text)
-{
-    char error[512] = "";
-    cg_stats s = {0};
-    ir_graph *g = ir_parse(text, error, sizeof error);
-    cr_assert_not_null(g, "%s\n%s", error, text);
-    for (uint64_t seed = 1; seed < 4; seed++) {         /* other values; special ones among them */
-        const char *bad = rg_compare(g, seed, NULL, &s);
-        cr_assert_null(bad, "%s\n%s", bad, text);
-    }
-    ir_free(g);
-    return s;
-}
+static cg_stats check(const char *text) { return check_seeds(text, 3); }
 
 static void one_kernel(const char *text)
 {

@@ -1,25 +1,10 @@
 /* test_concat.c: concatenation in place, fills of which nothing is left, argmax and argmin as generated code: the op interpreter's bits, and nothing written twice. */
-#include "base/env.h"
-#include "tests/support/random_graph.h"
+#include "tests/support/graph_check.h"
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
 
-static void interpreted(void) { kb_env_set(KB_ENV_KN_BACKEND, "interp"); }
-
-static cg_stats check(const char *text)
-{
-    char error[512] = "";
-    cg_stats s = {0};
-    ir_graph *g = ir_parse(text, error, sizeof error);
-    cr_assert_not_null(g, "%s\n%s", error, text);
-    for (uint64_t seed = 1; seed < 4; seed++) {
-        const char *bad = rg_compare(g, seed, NULL, &s);
-        cr_assert_null(bad, "%s\n%s", bad, text);
-    }
-    ir_free(g);
-    return s;
-}
+static cg_stats check(const char *text) { return check_seeds(text, 3); }
 
 static void expect(const char *text, int kernels, int eager, int64_t arena)
 {

@@ -6,7 +6,7 @@
 #include "base/cpu.h"
 #include "base/env.h"
 #include "base/pool.h"
-#include "tests/support/random_graph.h"
+#include "tests/support/graph_check.h"
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
 #include <string.h>
@@ -151,6 +151,5 @@ static void programs(void)
     expect(HEAD NORM " %12 = conv2d(%11, %2, %3) padding=[1] dilation=[2] groups=60\n %13 = relu(%12)\n return %13\n}\n", false);
 }
 
-static void interpreted(void) { kb_env_set(KB_ENV_KN_BACKEND, "interp"); }
 Test(conv_chain, programs_interpreted, .init = interpreted) { programs(); }
 Test(conv_chain, programs) { programs(); }

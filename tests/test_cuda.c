@@ -18,15 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the device ---------------------------------------------------------------------------------------------------------------------- */
-static const sim_device *sim;
-
-#define DEVICE()                                                                                                                   \
-    KN_SCOPE;                                                                                                                      \
-    sim = use_simulated();                                                                                                         \
-    if (!cg_device_backend_get())                                                                                                  \
-        cr_skip_test("there is no NVRTC on this machine")
-
 static void close_to(kn_tensor *got, kn_tensor *want, const char *what)
 {
     cr_assert(!kn_failed(got), "%s: %s", what, kn_tensor_error(got));
@@ -67,35 +58,6 @@ Test(cuda, devices_are_not_mixed)
     cr_assert(strstr(kn_last_error(), "cuda:5 does not exist: the CUDA driver has 1 device"), "%s", kn_last_error());
     cr_assert_eq(kn_tensor_status(kn_to(x, KN_CUDA(99))), KN_E_DEVICE);
     close_to(kn_add(on(x), 2.0), kn_add(x, 2.0), "a number is at home everywhere");
-}
-
-Test(cuda, no_driver)
-{
-    KN_SCOPE;
-    kb_env_set(KB_ENV_KN_CUDA_DRIVER, "/nowhere/libcuda.so.1");
-    kn_tensor *x = kn_ones(KN_F32, KN_SHAPE(3)), *d = on(x);
-    cr_assert_eq(kn_tensor_status(d), KN_E_DEVICE);
-    cr_assert(strstr(kn_tensor_error(d), "there is no CUDA driver on this machine"), "%s", kn_tensor_error(d));
-    cr_assert_eq(kn_device_count(), 0);
-    kn_module *m = kn_nn_linear(3, 2);
-    cr_assert_eq(kn_module_to(m, KN_CUDA(0)), KN_E_DEVICE);
-    cr_assert(!kn_failed(kn_call(m, x)));
-    cr_assert_eq(kn_set_default_device(KN_CUDA(0)), KN_E_DEVICE);
-    cr_assert_eq(kn_tensor_device(kn_zeros(KN_F32, KN_SHAPE(2))).kind, 0);
-    kn_module_free(m);
-}
-
-Test(cuda, out_of_memory_says_how_much)
-{
-    KN_SCOPE;
-    setenv("SIMCUDA_MEMORY_MB", "16", 1);
-    sim = use_simulated();
-    kn_tensor *first = on(kn_zeros(KN_F32, KN_SHAPE(1 << 20)));
-    cr_assert(!kn_failed(first), "%s", kn_tensor_error(first));
-    kn_tensor *d = on(kn_zeros(KN_F32, KN_SHAPE(1 << 23)));
-    cr_assert_eq(kn_tensor_status(d), KN_E_MEMORY);
-    cr_assert(strstr(kn_tensor_error(d), "cuda:0 is out of memory: 33554432 bytes were asked for, "), "%s", kn_tensor_error(d));
-    cr_assert(!kn_failed(on(kn_ones(KN_F32, KN_SHAPE(100)))), "smaller ones still fit");
 }
 
 Test(cuda, default_device)
@@ -247,16 +209,10 @@ Test(cuda, what_has_no_device_code_runs_on_the_host)
 }
 
 /* ---- modules -------------------------------------------------------------------------------------------------------------------------------- */
-static kn_module *network(void)
-{
-    kn_manual_seed(1);
-    return kn_nn_sequential(kn_nn_linear(40, 96), kn_nn_gelu(), kn_nn_layer_norm(96), kn_nn_linear(96, 10), kn_nn_softmax(-1));
-}
-
 Test(cuda, modules_move_and_compile)
 {
     DEVICE();
-    kn_module *m = network(), *fast = kn_compile(m);
+    kn_module *m = small_network(), *fast = kn_compile(m);
     kn_tensor *x = kn_randn(KN_F32, KN_SHAPE(12, 40)), *want = kn_call(m, x);
     cr_assert_eq(kn_module_to(m, KN_CUDA(0)), KN_OK, "%s", kn_last_error());
     kn_tensor *d = on(x), *eager = kn_call(m, d);
@@ -284,7 +240,7 @@ Test(cuda, state_of_a_module_on_a_device)
     int fd = mkstemp(path);
     cr_assert_geq(fd, 0);
     close(fd);
-    kn_module *a = network(), *b = network();
+    kn_module *a = small_network(), *b = small_network();
     kn_tensor *x = kn_randn(KN_F32, KN_SHAPE(3, 40)), *want = kn_call(a, x);
     kn_fill_(kn_module_tensor(b, "0.weight"), 0.0);
     cr_assert_eq(kn_module_to(a, KN_CUDA(0)), KN_OK);
@@ -361,7 +317,7 @@ Test(cuda, products_carry_what_follows)
 Test(cuda, steady_state_allocates_and_loads_nothing)
 {
     DEVICE();
-    kn_module *m = network(), *fast = kn_compile(m);
+    kn_module *m = small_network(), *fast = kn_compile(m);
     cr_assert_eq(kn_module_to(m, KN_CUDA(0)), KN_OK);
     kn_tensor *d = on(kn_randn(KN_F32, KN_SHAPE(8, 40)));
     for (int i = 0; i < 4; i++) {
@@ -399,7 +355,7 @@ KN_DEFINE_CLASS(writer_class, Writer, writing, writer_fields, tensor, (tensor));
 Test(cuda, reduce_overhead_replays_a_graph)
 {
     DEVICE();
-    Scaled *m = kn_new(Scaled, &scaled_class, .net = network(), .scale = 2.0);
+    Scaled *m = kn_new(Scaled, &scaled_class, .net = small_network(), .scale = 2.0);
     kn_module *fast = kn_compile(KN_BASE(m), .reduce_overhead = true);
     cr_assert_not_null(fast, "%s", kn_last_error());
     cr_assert_eq(kn_module_to(KN_BASE(m), KN_CUDA(0)), KN_OK);
@@ -495,7 +451,7 @@ Test(cuda, without_the_toolkit_operators_run_on_the_host)
     KN_SCOPE;
     sim = use_simulated();
     kb_env_set(KB_ENV_KN_NVRTC, "/nowhere/libnvrtc.so");
-    kn_module *m = network(), *fast = kn_compile(m);
+    kn_module *m = small_network(), *fast = kn_compile(m);
     kn_tensor *x = kn_randn(KN_F32, KN_SHAPE(4, 40)), *want = kn_call(m, x);
     cr_assert_eq(kn_module_to(m, KN_CUDA(0)), KN_OK);
     same_bits(kn_call(m, on(x)), want, "eager");
@@ -510,43 +466,7 @@ Test(cuda, without_the_toolkit_operators_run_on_the_host)
     kn_module_free(m);
 }
 
-/* ---- generated text ------------------------------------------------------------------------------------------------------------------------------ */
-static void widths_of(const char *text, bool aligned, cuda_facts *f)
-{
-    char error[256];
-    cuda_sources s;
-    ir_graph *g = ir_parse(text, error, sizeof error);
-    cr_assert_not_null(g, "%s", error);
-    cr_assert(cuda_sources_of(&s, g, 80, aligned), "%s", kn_last_error());
-    cr_assert_eq(s.n, 1);
-    cr_assert(cuda_compile(&s.v[0], 80, true, f), "%s", kn_last_error());
-    cuda_sources_free(&s);
-    ir_free(g);
-}
-
-#define CHAIN(type, sizes, strides)                                                                                                \
-    "graph (%0: " type sizes strides " on cuda:0, %1: " type sizes " on cuda:0) { %2 = add(%0, %1) %3 = relu(%2) return %3 }"
-
-/* Emitted widths in PTX, not measured bandwidth: every access of global memory is 16 bytes wide where it may be, and none is where it may not. */
-Test(cuda, accesses_are_as_wide_as_they_may_be)
-{
-    KN_SCOPE;
-    if (!cg_device_backend_get())
-        cr_skip_test("there is no NVRTC on this machine");
-    static const struct { const char *text; bool aligned; int width; } cases[] = {
-        {CHAIN("f32", "[64, 100]", ""), true, 4}, {CHAIN("f32", "[64, 100]", ""), false, 2},
-        {CHAIN("f32", "[64, 100]", "{200, 1}"), true, 4}, {CHAIN("f32", "[64, 101]", "{202, 1}"), true, 2},
-        {CHAIN("f64", "[64, 100]", "{200, 1}"), true, 4}, {CHAIN("bf16", "[64, 104]", "{208, 1}"), true, 4}, {CHAIN("bf16", "[64, 101]", "{202, 1}"), true, 1},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        cuda_facts f;
-        widths_of(cases[i].text, cases[i].aligned, &f);
-        for (int w = 0; w < 5; w++)
-            cr_assert((w == cases[i].width) == (f.loads[w] > 0), "case %zu: %d loads of %d bytes", i, f.loads[w], 1 << w);
-        cr_assert_eq(f.stores[cases[i].width] > 0, true, "case %zu", i);
-    }
-}
-
+/* ---- graphs as text ----------------------------------------------------------------------------------------------------------------- */
 Test(cuda, graphs_with_devices_print_and_parse)
 {
     static const char text[] = "graph (%0: f32[8, 4]{1, 8} on cuda:0, %1: scalar f64) {\n  %2 = add(%0, %1) : f32[8, 4] on cuda:0\n"
@@ -560,41 +480,4 @@ Test(cuda, graphs_with_devices_print_and_parse)
     ir_free(g);
     cr_assert_null(ir_parse("graph (%0: f32[2] on cuda:0, %1: f32[2]) { %2 = add(%0, %1) return %2 }", error, sizeof error));
     cr_assert(strstr(error, "expected all tensors to be on the same device"), "%s", error);
-}
-
-/* ---- code on disk ------------------------------------------------------------------------------------------------------------------------------------- */
-static int kernels_compiled(void)
-{
-    kn_module *m = network(), *fast = kn_compile(m);
-    cr_assert_eq(kn_module_to(m, KN_CUDA(0)), KN_OK);
-    kn_tensor *d = on(kn_randn(KN_F32, KN_SHAPE(8, 40))), *eager = NULL;
-    for (int i = 0; i < 2; i++)
-        eager = kn_call(fast, d);
-    cr_assert(!kn_failed(eager), "%s", kn_tensor_error(eager));
-    int n = tr_module_of(fast)->graphs[0]->stats.kernels_compiled;
-    kn_module_free(fast);
-    kn_module_free(m);
-    return n;
-}
-
-Test(cuda, code_is_kept_on_disk)
-{
-    DEVICE();
-    char folder[] = "/tmp/kiln-cuda-cache-XXXXXX", command[256];
-    cr_assert_not_null(mkdtemp(folder));
-    kb_env_set(KB_ENV_KN_CACHE, "1");
-    kb_env_set(KB_ENV_KN_CACHE_DIR, folder);
-    cg_shutdown();
-    cr_assert_gt(kernels_compiled(), 0, "an empty folder has nothing");
-    cg_shutdown();                          /* what is loaded is forgotten, as in another process */
-    int again = kernels_compiled();
-    cg_cache_state c = cg_cache_state_get();
-    cr_assert_eq(again, 0, "%d compiled again; cache %s%s: %llu hits, %llu misses, %llu stored, %llu failed", again, c.on ? "on" : "off: ", c.why, (unsigned long long)c.hits,
-                 (unsigned long long)c.misses, (unsigned long long)c.stored, (unsigned long long)c.failed);
-    snprintf(command, sizeof command, "for f in %s/*.kno; do printf 'x' | dd of=\"$f\" bs=1 seek=200 conv=notrunc 2>/dev/null; done", folder);
-    cr_assert_eq(system(command), 0);
-    cg_shutdown();
-    cr_assert_gt(kernels_compiled(), 0, "damaged files are made anew");
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    cr_assert_eq(system(command), 0);
 }

@@ -5,15 +5,8 @@
 #include "tests/support/on_device.h"
 #include <stdio.h>
 
-#define DEVICE()                                                                                                                   \
-    KN_SCOPE;                                                                                                                      \
-    use_simulated();                                                                                                               \
-    if (!cg_device_backend_get())                                                                                                  \
-        cr_skip_test("there is no NVRTC on this machine")
-
 typedef struct shape { int64_t batch, heads, rows, keys, depth, width; } shape;
 
-static kn_tensor *drawn(kn_dtype d, kn_shape s) { return kn_to(kn_randn(KN_F32, s), d); }
 static kn_tensor *wide(kn_tensor *x) { return x ? kn_to(x, kn_tensor_dtype(x) == KN_BOOL ? KN_BOOL : KN_F64) : NULL; }
 static double largest(kn_tensor *x) { return kn_item(kn_amax(kn_abs(x))); }
 static double unit(kn_dtype d) { return d == KN_F16 ? 0x1p-11 : d == KN_BF16 ? 0x1p-8 : 0x1p-24; }
@@ -41,12 +34,6 @@ static void right(kn_tensor *got, kn_tensor *q, kn_tensor *k, kn_tensor *v, kn_t
         cr_assert(off <= most, "%s: element %zu: %.9g, not %.9g: off by %.3g, at most %.3g may be", what, i, x[i], x[n + i], off, most);
     }
     free(x);
-}
-
-static void nothing_on_host(void)
-{
-    uint64_t times;
-    cr_assert_null(kb_device_fallback(0, &times), "%s ran on the host", kb_device_fallback(0, &times));
 }
 
 static kn_tensor *attend(kn_tensor *q, kn_tensor *k, kn_tensor *v, kn_tensor *mask, bool causal)
@@ -142,27 +129,16 @@ Test(cuda_attention, many_keys_and_deep_rows)
 }
 
 /* ---- the text ------------------------------------------------------------------------------------------------------------------------------ */
-static int count(const char *text, const char *what)
-{
-    int n = 0;
-    for (const char *at = text; (at = strstr(at, what)); at += strlen(what))
-        n++;
-    return n;
-}
-
 static char *ptx_of(const char *graph, bool aligned, cuda_source *s)
 {
     char error[256];
-    size_t bytes;
-    double ms;
     cuda_sources all;
     ir_graph *g = ir_parse(graph, error, sizeof error);
     cr_assert_not_null(g, "%s", error);
     cr_assert(cuda_sources_of(&all, g, 80, aligned), "%s", kn_last_error());
     cr_assert_eq(all.n, 1, "%lld kernels", (long long)all.n);
     *s = all.v[0];
-    char *ptx = cg_device_backend_get()->image(s->text, s->launch.name, 80, true, NULL, &bytes, &ms, NULL, 0);
-    cr_assert_not_null(ptx, "%s", kn_last_error());
+    char *ptx = ptx_of_text(s->text, s->launch.name, 80);
     cuda_sources_free(&all);
     ir_free(g);
     return ptx;
@@ -174,9 +150,7 @@ static char *ptx_of(const char *graph, bool aligned, cuda_source *s)
 /* One kernel; its instructions. The twin: rows of 62 halves aren't multiples of 16 bytes, and unaligned pointers have no asynchronous copies of half types */
 Test(cuda_attention, instructions)
 {
-    KN_SCOPE;
-    if (!cg_device_backend_get())
-        cr_skip_test("there is no NVRTC on this machine");
+    NVRTC();
     static const struct { const char *graph; bool aligned; int mma, matrices, transposing, wide, narrow; } cases[] = {
         /* 64 deep: 4 steps x 8 products and 4 steps x 8; 4 + 16 loads of q and k, 16 of v */
         {GRAPH("bf16", "64"), true, 64, 20, 16, 1, 0}, {GRAPH("f16", "62"), true, 64, 20, 16, 0, 1}, {GRAPH("f16", "64"), false, 64, 20, 16, 0, 0},
@@ -185,12 +159,12 @@ Test(cuda_attention, instructions)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_source s;
         char *ptx = ptx_of(cases[i].graph, cases[i].aligned, &s);
-        cr_expect_eq(count(ptx, "mma.sync.aligned.m16n8k16"), cases[i].mma, "case %zu: %d mma", i, count(ptx, "mma.sync.aligned.m16n8k16"));
-        cr_expect_eq(count(ptx, "m8n8.x4.shared"), cases[i].matrices, "case %zu: %d ldmatrix", i, count(ptx, "m8n8.x4.shared"));
-        cr_expect_eq(count(ptx, "m8n8.x4.trans.shared"), cases[i].transposing, "case %zu: %d transposing", i, count(ptx, "m8n8.x4.trans.shared"));
-        cr_expect_eq(count(ptx, "cp.async.cg.shared.global") > 0, cases[i].wide, "case %zu: wide copies", i);
-        cr_expect_eq(count(ptx, "cp.async.ca.shared.global") > 0, cases[i].narrow, "case %zu: narrow copies", i);
-        cr_expect_eq(count(ptx, ".local"), 0, "case %zu: local memory", i);
+        cr_expect_eq(count_of(ptx, "mma.sync.aligned.m16n8k16"), cases[i].mma, "case %zu: %d mma", i, count_of(ptx, "mma.sync.aligned.m16n8k16"));
+        cr_expect_eq(count_of(ptx, "m8n8.x4.shared"), cases[i].matrices, "case %zu: %d ldmatrix", i, count_of(ptx, "m8n8.x4.shared"));
+        cr_expect_eq(count_of(ptx, "m8n8.x4.trans.shared"), cases[i].transposing, "case %zu: %d transposing", i, count_of(ptx, "m8n8.x4.trans.shared"));
+        cr_expect_eq(count_of(ptx, "cp.async.cg.shared.global") > 0, cases[i].wide, "case %zu: wide copies", i);
+        cr_expect_eq(count_of(ptx, "cp.async.ca.shared.global") > 0, cases[i].narrow, "case %zu: narrow copies", i);
+        cr_expect_eq(count_of(ptx, ".local"), 0, "case %zu: local memory", i);
         kb_free(ptx);
     }
 }

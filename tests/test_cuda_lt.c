@@ -8,23 +8,19 @@
 enum { MEASURED = 13 };                         /* calls that a measurement makes */
 
 /* how: KN_CUBLASLT; what: asked of the stand-in (see there) */
-static const sim_device *begin(const char *how, const char *what)
+static void begin(const char *how, const char *what)
 {
     char path[4096];
     if (what)
         setenv("STANDIN_LT", what, 1);
-    const sim_device *d = use_simulated();
+    use_simulated();
     kb_env_set(KB_ENV_KN_CUBLASLT, how);
     kb_env_set(KB_ENV_KN_CUBLASLT_LIBRARY, beside_program(path, "libsimcublaslt.so"));
-    return d;
 }
 
-#define DEVICE(how, what)                                                                                                          \
-    KN_SCOPE;                                                                                                                      \
-    const sim_device *sim = begin(how, what);                                                                                      \
-    (void)sim;                                                                                                                     \
-    if (!cg_device_backend_get())                                                                                                  \
-        cr_skip_test("there is no NVRTC on this machine")
+#define LIBRARY(how, what)                                                                                                         \
+    DEVICE();                                                                                                                      \
+    begin(how, what)
 
 static int calls(void)
 {
@@ -38,7 +34,6 @@ static int calls(void)
     return n;
 }
 
-static kn_tensor *drawn(kn_dtype d, kn_shape s) { return kn_to(kn_randn(KN_F32, s), d); }
 static kn_tensor *wide(kn_tensor *x) { return kn_to(x, KN_F64); }
 
 /* Within what f32 sums of `terms` terms and one rounding to the type leave */
@@ -62,7 +57,7 @@ static kn_tensor *other_way(kn_tensor *x) { return kn_transpose(kn_contiguous(kn
 Test(cuda_lt, every_way_that_operands_lie)
 {
     setenv("STANDIN_LT_WORKSPACE", "5000", 1);
-    DEVICE("2", NULL);
+    LIBRARY("2", NULL);
     int n = 0;
     for (kn_dtype d = KN_F16; d <= KN_BF16; d++) {
         kn_tensor *a = drawn(d, KN_SHAPE(24, 40)), *b = drawn(d, KN_SHAPE(40, 17)), *c = drawn(d, KN_SHAPE(17)), *da = on(a), *db = on(b);
@@ -96,13 +91,13 @@ static void ours(const char *what)
     cr_assert_eq(kb_error_status(), KN_OK, "%s: %s", what, kn_last_error());
 }
 
-Test(cuda_lt, no_library) { DEVICE("2", NULL); kb_env_set(KB_ENV_KN_CUBLASLT_LIBRARY, "/nowhere/libcublasLt.so"); ours("no library"); }
-Test(cuda_lt, another_library) { DEVICE("2", NULL); char path[4096]; kb_env_set(KB_ENV_KN_CUBLASLT_LIBRARY, beside_program(path, "libsimcuda.so")); ours("no such functions"); }
-Test(cuda_lt, it_does_not_start) { DEVICE("2", "create"); ours("create"); }
-Test(cuda_lt, no_algorithm) { DEVICE("2", "none"); ours("none"); }
-Test(cuda_lt, calls_that_fail) { DEVICE("2", "fail"); ours("fail"); }
-Test(cuda_lt, forbidden) { DEVICE("0", NULL); ours("0"); }
-Test(cuda_lt, more_workspace_than_there_is) { setenv("STANDIN_LT_WORKSPACE", "100000000", 1); DEVICE("2", NULL); ours("workspace"); }
+Test(cuda_lt, no_library) { LIBRARY("2", NULL); kb_env_set(KB_ENV_KN_CUBLASLT_LIBRARY, "/nowhere/libcublasLt.so"); ours("no library"); }
+Test(cuda_lt, another_library) { LIBRARY("2", NULL); char path[4096]; kb_env_set(KB_ENV_KN_CUBLASLT_LIBRARY, beside_program(path, "libsimcuda.so")); ours("no such functions"); }
+Test(cuda_lt, it_does_not_start) { LIBRARY("2", "create"); ours("create"); }
+Test(cuda_lt, no_algorithm) { LIBRARY("2", "none"); ours("none"); }
+Test(cuda_lt, calls_that_fail) { LIBRARY("2", "fail"); ours("fail"); }
+Test(cuda_lt, forbidden) { LIBRARY("0", NULL); ours("0"); }
+Test(cuda_lt, more_workspace_than_there_is) { setenv("STANDIN_LT_WORKSPACE", "100000000", 1); LIBRARY("2", NULL); ours("workspace"); }
 
 /* ---- the choice ------------------------------------------------------------------------------------------------------------------------------ */
 static int after_products(kn_dtype d, int64_t k, int times)
@@ -115,7 +110,7 @@ static int after_products(kn_dtype d, int64_t k, int times)
 
 Test(cuda_lt, the_slower_one_is_not_used)
 {
-    DEVICE("1", "slow");
+    LIBRARY("1", "slow");
     cr_assert_eq(after_products(KN_BF16, 100, 2), 0, "too small to be measured");
     cr_assert_eq(after_products(KN_BF16, 1024, 2), MEASURED, "%d calls", calls());
     cr_assert_eq(after_products(KN_BF16, 1024, 2), MEASURED, "measured once");
@@ -123,7 +118,7 @@ Test(cuda_lt, the_slower_one_is_not_used)
 
 Test(cuda_lt, the_faster_one_is_used)
 {
-    DEVICE("1", "quick");
+    LIBRARY("1", "quick");
     cr_assert_eq(after_products(KN_F16, 1024, 3), MEASURED + 3, "%d calls", calls());
     cr_assert_eq(after_products(KN_F16, 1024, 2), MEASURED + 5, "measured once: %d calls", calls());
 }
@@ -138,7 +133,7 @@ KN_DEFINE_CLASS(block_class, Block, block, block_fields, tensor, (tensor));
 Test(cuda_lt, compiled_as_eager_and_in_captured_graphs)
 {
     setenv("STANDIN_LT_WORKSPACE", "5000", 1);
-    DEVICE("2", NULL);
+    LIBRARY("2", NULL);
     Block *m = kn_new(Block, &block_class, .w = on(drawn(KN_F16, KN_SHAPE(24, 40))), .b = on(drawn(KN_F16, KN_SHAPE(24))));
     for (int captured = 0; captured < 2; captured++) {
         kn_module *fast = kn_compile(KN_BASE(m), .reduce_overhead = captured);

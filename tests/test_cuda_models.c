@@ -14,12 +14,6 @@
 
 enum { IMAGES = 6, CLASSES = 10, TOKENS = 33 };
 
-static bool simulated(void)
-{
-    use_simulated();
-    return cg_device_backend_get() != NULL;
-}
-
 /* The first test images, as floats of 0 to 1 or as the transformer's tokens, and a model's logits for them. */
 static kn_tensor *inputs(const char *model, bool as_tokens, float *want)
 {
@@ -94,9 +88,7 @@ static void model_on_device(const char *model, kn_module *m, kn_shape shape, boo
 #define MODEL(test, model, make, shape, one, tokens, on_host)                                                                      \
     Test(cuda_models, test)                                                                                                        \
     {                                                                                                                              \
-        KN_SCOPE;                                                                                                                  \
-        if (!simulated())                                                                                                          \
-            cr_skip_test("there is no NVRTC on this machine");                                                                     \
+        DEVICE();                                                                                                                  \
         model_on_device(model, make(), shape, one, tokens, on_host);                                                               \
     }
 

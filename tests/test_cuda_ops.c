@@ -4,12 +4,6 @@
  * a list that grows is noticed. Skipped without NVRTC. */
 #include "tests/support/on_device.h"
 
-#define DEVICE()                                                                                                                   \
-    KN_SCOPE;                                                                                                                      \
-    use_simulated();                                                                                                               \
-    if (!cg_device_backend_get())                                                                                                  \
-        cr_skip_test("there is no NVRTC on this machine")
-
 /* ---- what is there to work on ----------------------------------------------------------------------------------------------------- */
 enum { X, STRIDED, HALF, DOUBLE, WHOLE, PROBS, CLASSES, ROWS, WEIGHT, PLACES, IMAGE, TIES, N_INPUTS };
 typedef kn_value run_fn(kn_tensor **in);
@@ -134,6 +128,9 @@ static kn_value windows(kn_tensor **in)
     return kn_tuple(kn_max_pool2d(half, KN_SHAPE(2)), kn_avg_pool2d(kn_transpose(in[IMAGE], 2, 3), KN_SHAPE(3, 2)), kn_conv2d(half, w, NULL),
                     kn_adaptive_avg_pool2d(half, KN_SHAPE(2, 2)), kn_interpolate(half, KN_SHAPE(4, 9), .mode = "bilinear"));
 }
+CASE(drawn_with_replacement, kn_tuple(kn_multinomial(in[PROBS], 9, true), kn_multinomial(kn_abs(kn_select(in[STRIDED], 0, 2)), 5, true),
+                                      kn_multinomial(kn_abs(kn_select(in[HALF], 2, 1)), 4, true),
+                                          kn_multinomial(kn_abs(kn_select(in[DOUBLE], 1, 3)), 300, true)))
 CASE(random_numbers, kn_tuple(kn_randn(KN_F32, KN_SHAPE(5, 7)), kn_randn(KN_BF16, KN_SHAPE(8)), kn_randint(-5, 1000, KN_SHAPE(9), KN_I64), kn_bernoulli(in[PROBS]),
                               kn_arange(9)))
 
@@ -145,6 +142,7 @@ static const struct { const char *name; run_fn *run; bool exact; } cases[] = {
     {"cummax, cummin", running_best, true}, {"sort", sorted, true}, {"sort in memory", sorted_long, true}, {"topk", largest, true},
     {"scatter", scattered, true}, {"scatter of many", scattered_long, true}, {"cat, stack of many", joined, true}, {"one_hot", one_hots, true},
     {"resizing", resized, true}, {"windows", windows, true}, {"random numbers", random_numbers, true},
+    {"multinomial with replacement", drawn_with_replacement, true},
 };
 
 /* ---- both ways ----------------------------------------------------------------------------------------------------------------------- */
@@ -223,6 +221,89 @@ PART(losses_are_the_cpus, 9, 13)
 PART(moved_and_running_elements_are_the_cpus, 13, 18)
 PART(sorted_and_scattered_elements_are_the_cpus, 18, 99)
 
+/* ---- sizes that depend on values: counted and filled there -------------------------------------------------------------------------- */
+/* Places around the pieces that a block takes at once, 4,096 elements; nothing true, all true; every kind of element; broadcast and
+ * strided operands */
+static kn_tensor *many_of(kn_tensor **in) { return kn_reshape(kn_repeat(in[X], KN_SHAPE(9, 5, 3)), KN_SHAPE(-1)); }
+static kn_value chosen(kn_tensor **in)
+{
+    kn_tensor *many = many_of(in), *wide = kn_reshape(kn_narrow(many, 0, 0, 12285), KN_SHAPE(4095, 3));
+    return kn_tuple(kn_nonzero(in[TIES]), kn_nonzero(kn_gt(in[STRIDED], 0.5)), kn_nonzero(kn_round(in[HALF])), kn_nonzero(in[WHOLE]),
+        kn_nonzero(kn_gt(many, 99.0)),
+                    kn_nonzero(kn_lt(wide, 99.0)), kn_nonzero(kn_select(in[PLACES], 0, 0)));
+}
+static kn_value selected(kn_tensor **in)
+{
+    kn_tensor *many = many_of(in), *row = kn_gt(kn_narrow(kn_reshape(many, KN_SHAPE(-1)), 0, 5, 7), 0.0);
+    return kn_tuple(kn_masked_select(in[X], row), kn_masked_select(in[STRIDED], kn_gt(in[STRIDED], 0.0)),
+                    kn_masked_select(in[WEIGHT], kn_gt(in[X], 0.0)),
+                    kn_masked_select(kn_to(in[HALF], KN_F16), kn_gt(in[HALF], 0.0)), kn_masked_select(many, kn_gt(many, 0.3)),
+                        kn_masked_select(in[WHOLE], kn_lt(in[WHOLE], -99)));
+}
+static kn_tensor *whole_of(kn_tensor **in)
+{
+    kn_tensor *x = kn_reshape(kn_repeat(in[X], KN_SHAPE(9, 1, 1)), KN_SHAPE(-1));
+    return kn_remainder(kn_to(kn_round(kn_mul(x, 40.0)), KN_I64), 61);
+}
+static kn_value counted(kn_tensor **in)
+{
+    kn_tensor *many = whole_of(in);
+    return kn_tuple(kn_bincount(in[CLASSES], NULL), kn_bincount(in[CLASSES], NULL, .minlength = 20), kn_bincount(many, NULL),
+        kn_bincount(kn_to(many, KN_U8), NULL),
+                    kn_bincount(kn_to(many, KN_I16), NULL), kn_bincount(kn_select(in[PLACES], 1, 1), NULL),
+                    kn_bincount(kn_narrow(many, 0, 0, 0), NULL, .minlength = 3));
+}
+static kn_value weighed(kn_tensor **in)
+{
+    kn_tensor *many = whole_of(in);
+    return kn_tuple(kn_bincount(kn_select(in[PLACES], 1, 1), kn_select(kn_narrow(in[PROBS], 0, 0, 4), 1, 3)),
+                    kn_bincount(many, kn_sqrt(kn_to(many, KN_F32))),
+                    kn_bincount(many, kn_sqrt(kn_to(many, KN_F64))));
+}
+
+static void run_dynamic(const char *name, run_fn *run)
+{
+    KN_SCOPE;
+    kn_tensor *host[N_INPUTS], *there[N_INPUTS];
+    make_inputs(host);
+    for (int i = 0; i < N_INPUTS; i++)
+        there[i] = on(host[i]);
+    kn_value want = run(host);
+    same_values(run(there), want, true, name, "eager");
+    kn_module *m = KN_BASE(kn_new(Ops, &ops_class, .run = run, .in = there)), *fast = kn_compile(m);
+    for (int call = 0; call < 3; call++)
+        same_values(kn_call_value(fast, there[X]), want, true, name, call ? "compiled" : "recorded");
+    cr_expect_eq(kn_compile_stats(fast).fallbacks, 0, "%s", name);
+    kn_module_free(fast);
+    kn_module_free(m);
+    nothing_on_the_host(name, "");
+}
+
+Test(cuda_ops, elements_are_chosen_and_counted_there)
+{
+    DEVICE();
+    run_dynamic("nonzero", chosen);
+    run_dynamic("masked_select", selected);
+    run_dynamic("bincount", counted);
+    run_dynamic("bincount with weights", weighed);
+}
+
+/* Of a new size each time: no image, and no program that stays, for any of them. */
+Test(cuda_ops, every_count_is_served_by_one_image)
+{
+    DEVICE();
+    kn_tensor *x = on(kn_rand(KN_F32, KN_SHAPE(300)));
+    for (int i = 0; i < 12; i++) {
+        KN_SCOPE;
+        if (i == 1)
+            sim->forget_calls();
+        kn_tensor *places = kn_nonzero(kn_gt(x, kn_mul(on(kn_ones(KN_F32, KN_SHAPE(1))), i * 0.08)));
+        cr_assert(!kn_failed(places), "%s", kn_tensor_error(places));
+    }
+    cr_expect_eq(sim->calls("cuModuleLoadDataEx"), 0);
+    nothing_on_host();
+}
+
 /* ---- errors are the CPU's sentences ----------------------------------------------------------------------------------------------------------- */
 Test(cuda_ops, values_out_of_range_are_the_same_errors)
 {
@@ -231,12 +312,15 @@ Test(cuda_ops, values_out_of_range_are_the_same_errors)
     make_inputs(in);
     for (int i = 0; i < N_INPUTS; i++)
         there[i] = kn_to(in[i], KN_CUDA(0));
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < 9; k++) {
         kn_tensor *e[2];
         for (int d = 0; d < 2; d++) {
             kn_tensor **x = d ? there : in, *few = kn_narrow(x[PROBS], 1, 0, 4);
             e[d] = k == 0 ? kn_cross_entropy(few, x[CLASSES], NULL) : k == 1 ? kn_nll_loss(few, x[CLASSES], NULL, .reduction = "none")
                  : k == 2 ? kn_cross_entropy(x[PROBS], x[CLASSES], NULL, .label_smoothing = 1.5) : k == 3 ? kn_one_hot(x[CLASSES], 6)
+                 : k == 5 ? kn_bincount(kn_sub(x[CLASSES], 1), NULL) : k == 6 ? kn_multinomial(kn_sub(x[PROBS], 0.125), 2, true)
+                 : k == 7 ? kn_multinomial(kn_mul(x[PROBS], 0.0), 2, true) : k == 8 ?
+                       kn_bincount(kn_add(x[CLASSES], (int64_t)1 << 31), NULL)
                  : k == 4 ? kn_scatter(kn_narrow(x[PROBS], 1, 0, 4), 1, kn_reshape(x[CLASSES], KN_SHAPE(8, 1)), kn_value_double(1)) : kn_bernoulli(kn_mul(x[PROBS], 9.0));
         }
         cr_assert(kn_failed(e[0]) && kn_failed(e[1]), "%d", k);
@@ -264,8 +348,10 @@ Test(cuda_ops, branches_and_loops_stay_on_the_device)
 }
 
 /* ---- the list ---------------------------------------------------------------------------------------------------------------------------------- */
-/* Operators that run on the host, one by one, on copies: a new name here is a loss, one that is gone is to be struck out. */
-static const char on_the_host[] = " nonzero masked_select bincount unique multinomial randperm ";
+/* Operators that run on the host, on copies: a new name here is a loss, one that is gone is to be struck out. unique sorts, which one block
+ * of threads does no faster; multinomial without replacement orders times that the C library's logarithm gave; randperm's exchanges follow
+ * from each other, and it reads nothing. */
+static const char on_the_host[] = " unique multinomial randperm ";
 
 Test(cuda_ops, what_runs_on_the_host_is_pinned)
 {
@@ -277,11 +363,8 @@ Test(cuda_ops, what_runs_on_the_host_is_pinned)
     for (int i = 0; i < N_INPUTS; i++)
         x[i] = kn_to(in[i], KN_CUDA(0));
     kn_set_default_device(KN_CUDA(0));
-    kn_nonzero(x[WHOLE]);
-    kn_masked_select(x[X], kn_gt(x[X], 0.0));
-    kn_bincount(x[CLASSES], NULL);
     kn_unique(x[WHOLE]);
-    kn_multinomial(x[PROBS], 3, true);
+    kn_multinomial(x[PROBS], 3, false);
     kn_randperm(9);
     kn_set_default_device(KN_CPU);
     for (size_t i = 0; kb_device_fallback(i, &times); i++) {

@@ -5,13 +5,6 @@
 #include "tests/support/on_device.h"
 #include <stdio.h>
 
-#define DEVICE()                                                                                                                   \
-    KN_SCOPE;                                                                                                                      \
-    use_simulated();                                                                                                               \
-    if (!cg_device_backend_get())                                                                                                  \
-        cr_skip_test("there is no NVRTC on this machine")
-
-static kn_tensor *drawn(kn_dtype d, kn_shape s) { return kn_to(kn_randn(KN_F32, s), d); }
 static kn_tensor *wide(kn_tensor *x) { return kn_to(x, KN_F64); }
 static kn_tensor *flipped(kn_tensor *x) { return kn_transpose(x, -2, -1); }
 /* The same values, the other dimension dense */
@@ -49,12 +42,6 @@ static void within(kn_tensor *got, kn_tensor *want, kn_tensor *sum, int64_t term
 static void product(kn_tensor *a, kn_tensor *b, kn_tensor *da, kn_tensor *db, const char *what)
 {
     within(kn_matmul(da, db), kn_matmul(wide(a), wide(b)), kn_matmul(kn_abs(wide(a)), kn_abs(wide(b))), kn_size(a, -1) + 2, what);
-}
-
-static void nothing_on_host(void)
-{
-    uint64_t times;
-    cr_assert_null(kb_device_fallback(0, &times), "%s ran on the host", kb_device_fallback(0, &times));
 }
 
 /* ---- tensor cores --------------------------------------------------------------------------------------------------------------------- */
@@ -204,14 +191,6 @@ Test(cuda_products, epilogues_of_halves)
 }
 
 /* ---- facts about the text ------------------------------------------------------------------------------------------------------------------ */
-static int count(const char *text, const char *what)
-{
-    int n = 0;
-    for (const char *at = text; (at = strstr(at, what)); at += strlen(what))
-        n++;
-    return n;
-}
-
 /* m x n x k of dense operands, k dense in both as linear has them, or in neither */
 static kb_gemm gemm_of(int64_t m, int64_t n, int64_t k, bool linear)
 {
@@ -225,17 +204,9 @@ static char *text_of(const kb_gemm *g, kn_dtype d, int arch, bool aligned, cg_la
     return text;
 }
 
-#define NVRTC()                                                                                                                    \
-    KN_SCOPE;                                                                                                                      \
-    if (!cg_device_backend_get())                                                                                                  \
-        cr_skip_test("there is no NVRTC on this machine")
-
 static char *ptx_of(const kb_gemm *g, kn_dtype d, bool aligned, cg_launch *l)
 {
-    size_t bytes;
-    double ms;
-    char *text = text_of(g, d, 80, aligned, l), *ptx = cg_device_backend_get()->image(text, l->name, 80, true, NULL, &bytes, &ms, NULL, 0);
-    cr_assert_not_null(ptx, "%s", kn_last_error());
+    char *text = text_of(g, d, 80, aligned, l), *ptx = ptx_of_text(text, l->name, 80);
     kb_free(text);
     return ptx;
 }
@@ -255,11 +226,11 @@ Test(cuda_products, instructions_are_the_tensor_cores)
         cg_launch l;
         kb_gemm g = gemm_of(cases[i].m, cases[i].n, cases[i].k, cases[i].linear);
         char *ptx = ptx_of(&g, cases[i].d, cases[i].aligned, &l);
-        cr_expect_eq(count(ptx, "mma.sync.aligned.m16n8k16"), cases[i].mma, "case %zu: %d mma", i, count(ptx, "mma.sync.aligned.m16n8k16"));
-        cr_expect_eq(count(ptx, "m8n8.x4.shared"), cases[i].matrices, "case %zu: %d ldmatrix", i, count(ptx, "m8n8.x4.shared"));
-        cr_expect_eq(count(ptx, "m8n8.x4.trans.shared"), cases[i].transposing, "case %zu: %d transposing ldmatrix", i, count(ptx, "m8n8.x4.trans.shared"));
-        cr_expect_eq(count(ptx, "cp.async.cg.shared.global") > 0, cases[i].wide, "case %zu: wide copies", i);
-        cr_expect_eq(count(ptx, "cp.async.ca.shared.global") > 0, !cases[i].wide && !cases[i].loads, "case %zu: narrow copies", i);
+        cr_expect_eq(count_of(ptx, "mma.sync.aligned.m16n8k16"), cases[i].mma, "case %zu: %d mma", i, count_of(ptx, "mma.sync.aligned.m16n8k16"));
+        cr_expect_eq(count_of(ptx, "m8n8.x4.shared"), cases[i].matrices, "case %zu: %d ldmatrix", i, count_of(ptx, "m8n8.x4.shared"));
+        cr_expect_eq(count_of(ptx, "m8n8.x4.trans.shared"), cases[i].transposing, "case %zu: %d transposing ldmatrix", i, count_of(ptx, "m8n8.x4.trans.shared"));
+        cr_expect_eq(count_of(ptx, "cp.async.cg.shared.global") > 0, cases[i].wide, "case %zu: wide copies", i);
+        cr_expect_eq(count_of(ptx, "cp.async.ca.shared.global") > 0, !cases[i].wide && !cases[i].loads, "case %zu: narrow copies", i);
         cr_expect_eq(l.vector > 1, cases[i].aligned && (cases[i].d != KN_F32 || cases[i].wide), "case %zu: %d elements a copy", i, l.vector);
         kb_free(ptx);
     }
@@ -297,17 +268,17 @@ static char *without(const char *text, const char *what)
 }
 
 /* What the simulated device says of a product's kernel, "" where all is well. */
-static void run_text(const sim_device *d, const kb_gemm *g, kn_dtype dtype, const char *gone, char *said, size_t size)
+static void run_text(const kb_gemm *g, kn_dtype dtype, const char *gone, char *said, size_t size)
 {
     cg_launch l;
     bool missing = false;
     char *text = text_of(g, dtype, 80, true, &l), *changed = without(text, gone);
     size_t bytes = (size_t)(g->m * g->k + g->k * g->n + g->m * g->n) * 4 + 256;
     void *zeros = calloc(1, bytes);
-    cu_ptr memory = sim_upload(d, zeros, bytes), ptr[4] = {memory, memory, memory, 0};
+    cu_ptr memory = sim_upload(sim, zeros, bytes), ptr[4] = {memory, memory, memory, 0};
     void *params[64];
     cr_assert(!gone || strlen(changed) < strlen(text), "the text has no '%s'", gone);
-    cu_function f = sim_kernel(d, changed, l.name, &missing);
+    cu_function f = sim_kernel(sim, changed, l.name, &missing);
     cr_assert_not_null(f);
     for (int i = 0; i < 4; i++)
         params[i] = &ptr[i];
@@ -315,11 +286,11 @@ static void run_text(const sim_device *d, const kb_gemm *g, kn_dtype dtype, cons
         params[4 + i] = &l.param[i];
     ptr[1] = memory + (cu_ptr)((g->m * g->k * 4 + 15) / 16 * 16);
     ptr[2] = ptr[1] + (cu_ptr)((g->k * g->n * 4 + 15) / 16 * 16);
-    cr_assert_eq(d->cu.FuncSetAttribute(f, 8, l.shared), 0);
+    cr_assert_eq(sim->cu.FuncSetAttribute(f, 8, l.shared), 0);
     said[0] = 0;
-    if (sim_launch(d, f, (unsigned)l.blocks, (unsigned)l.threads_x, (unsigned)l.shared, params))
-        d->message(said, size);
-    d->reset();
+    if (sim_launch(sim, f, (unsigned)l.blocks, (unsigned)l.threads_x, (unsigned)l.shared, params))
+        sim->message(said, size);
+    sim->reset();
     free(zeros);
     free(changed);
     kb_free(text);
@@ -329,7 +300,7 @@ static void run_text(const sim_device *d, const kb_gemm *g, kn_dtype dtype, cons
 Test(cuda_products, missing_waits_and_barriers_are_caught)
 {
     NVRTC();
-    const sim_device *d = use_simulated();
+    use_simulated();
     static const struct { const char *gone, *said; } cases[] = {
         {NULL, ""}, {"        kn_wait<STAGES - 2>();\n", "before cp.async"}, {"        __syncthreads();\n", "memory"},
         {"    __syncthreads();\n#pragma unroll 4", "race on shared memory"},
@@ -338,7 +309,7 @@ Test(cuda_products, missing_waits_and_barriers_are_caught)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             char said[1024];
             kb_gemm g = gemm_of(64, 64, 320, true);
-            run_text(d, &g, h ? KN_F32 : KN_BF16, cases[i].gone, said, sizeof said);
+            run_text(&g, h ? KN_F32 : KN_BF16, cases[i].gone, said, sizeof said);
             cr_expect(i == 0 ? !*said : strstr(said, cases[i].said) != NULL, "without case %zu the device says '%s'", i, said);
         }
 }

@@ -2,6 +2,7 @@
  * canonical order to the bit.
  *
  * Expected values are closed forms, float64 loops written here, or tests/support/canonical.c; a view's result is that of its contiguous copy. */
+#include "base/cpu.h"
 #include "tests/support/canonical.h"
 #include "tests/support/tensors.h"
 
@@ -141,7 +142,11 @@ static void check_pool(int64_t H, int64_t W, int64_t k, int64_t s, int64_t p, bo
             }
         cr_assert(n > 0 && ms[i] == best && fabs(as[i] - sum / (double)n) < 1e-6, "element %lld", (long long)i);
     }
-    cr_expect(same(max, kn_max_pool2d(strided(x), KN_SHAPE(k, k), .stride = {s, s}, .padding = {p, p}, .ceil_mode = up)));
+    for (int isa = 0; isa < KB_ISA_COUNT && kb_cpu_force((kb_isa)isa); isa++) {
+        cr_expect(same(max, kn_max_pool2d(strided(x), KN_SHAPE(k, k), .stride = {s, s}, .padding = {p, p}, .ceil_mode = up)));
+        cr_expect(same(mean, kn_avg_pool2d(x, KN_SHAPE(k, k), .stride = {s, s}, .padding = {p, p}, .ceil_mode = up, .count_include_pad = kn_value_bool(false))));
+    }
+    kb_cpu_unforce();
     free(xs), free(ms), free(as);
 }
 
@@ -152,6 +157,28 @@ Test(ops, pools_look_at_every_window)
     check_pool(8, 7, 2, 2, 0, true);
     check_pool(11, 13, 5, 3, 2, true);
     check_pool(6, 5, 3, 3, 1, true);
+    check_pool(40, 73, 4, 2, 2, false);
+}
+
+/* The first of equal values, 0 and -0 among them, and a NaN wherever there is one: on every instruction set, in columns side by side. */
+Test(ops, pooled_zeros_and_nans)
+{
+    for (int isa = 0; isa < KB_ISA_COUNT && kb_cpu_force((kb_isa)isa); isa++) {
+        KN_SCOPE;
+        float x[2][80];
+        for (int i = 0; i < 160; i++)
+            x[i / 80][i % 80] = (i % 80 + i / 80) % 3 ? -0.0f : 0.0f;
+        x[1][40] = NAN;
+        for (int64_t stride = 1; stride <= 2; stride++) {
+            float *y = floats(kn_max_pool2d(kn_from_data(KN_F32, KN_SHAPE(1, 2, 80), x), KN_SHAPE(2, 2), .stride = {stride, stride}));
+            for (int64_t i = 0; i <= 78 / stride; i++) {
+                bool nan = i * stride == 40 || i * stride == 39;
+                cr_expect(nan ? y[i] != y[i] : y[i] == 0 && !signbit(y[i]) == (i * stride % 3 == 0), "%s, column %lld: %g", kb_isa_name((kb_isa)isa), (long long)i, y[i]);
+            }
+            free(y);
+        }
+    }
+    kb_cpu_unforce();
 }
 
 Test(ops, pool_edges)

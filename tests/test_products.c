@@ -8,26 +8,14 @@
 #include "base/packs.h"
 #include "base/pool.h"
 #include "runtime/rt.h"
-#include "tests/support/random_graph.h"
+#include "tests/support/graph_check.h"
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void interpreted(void) { kb_env_set(KB_ENV_KN_BACKEND, "interp"); }
-
-static cg_stats check(const char *text)
-{
-    char error[512] = "";
-    cg_stats s = {0};
-    ir_graph *g = ir_parse(text, error, sizeof error);
-    cr_assert_not_null(g, "%s\n%s", error, text);
-    const char *bad = rg_compare(g, 1, NULL, &s);
-    cr_assert_null(bad, "%s\n%s", bad, text);
-    ir_free(g);
-    return s;
-}
+static cg_stats check(const char *text) { return check_seeds(text, 1); }
 
 /* steps, of which `products` are products, `kernels` have a kernel; an attached kernel makes no step of its own */
 static cg_stats expect(const char *text, int steps, int products, int kernels)

@@ -1,24 +1,11 @@
 /* test_split.c: long rows that are reduced (losses, norms of many values) take their producers along, in chunks, with the op interpreter's bits. */
-#include "base/env.h"
 #include "base/pool.h"
-#include "tests/support/random_graph.h"
+#include "tests/support/graph_check.h"
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
 
-static void interpreted(void) { kb_env_set(KB_ENV_KN_BACKEND, "interp"); }
-
-static cg_stats check(const char *text)
-{
-    char error[512] = "";
-    cg_stats s = {0};
-    ir_graph *g = ir_parse(text, error, sizeof error);
-    cr_assert_not_null(g, "%s\n%s", error, text);
-    const char *bad = rg_compare(g, 1, NULL, &s);
-    cr_assert_null(bad, "%s\n%s", bad, text);
-    ir_free(g);
-    return s;
-}
+static cg_stats check(const char *text) { return check_seeds(text, 1); }
 
 static void all_kinds(void)
 {

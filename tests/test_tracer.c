@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- a module whose forward depends on everything a user can change ---------------------------------------------------------------------- */
@@ -163,6 +164,55 @@ Test(tracer, data_dependent_branch_is_right_both_ways)
     cr_assert_eq(s.fallbacks, 0);
     kn_module_free(fast);
     kn_module_free(m);
+}
+
+/* Graphs that are compiled side by side: what they are said to have cost by the clock adds up to no more than went by; CPU time is told apart. */
+static kn_tensor *four_graphs(kn_tensor *x)
+{
+    for (int i = 0; i < 4; i++) {
+        x = i == 0 ? kn_tanh(kn_exp(x)) : i == 1 ? kn_gelu(kn_add(x, 1.0)) : i == 2 ? kn_softmax(kn_sigmoid(x), -1) : kn_log_softmax(kn_silu(x), -1);
+        if (kn_item(kn_sum(x)) == 0.5)
+            return NULL;
+    }
+    return x;
+}
+typedef struct Four { kn_module base; } Four;
+static kn_tensor *four_forward(Four *self, kn_tensor *x) { return (void)self, four_graphs(x); }
+static const kn_field four_fields[] = {KN_FIELDS_END};
+KN_DEFINE_CLASS(four_class, Four, four_forward, four_fields, tensor, (tensor));
+
+Test(tracer, compile_times_add_up_to_the_clock)
+{
+    KN_SCOPE;
+    int threads = kn_threads();
+    kn_set_threads(2);
+    kn_module *m = KN_BASE(kn_new(Four, &four_class)), *fast = kn_compile(m);
+    kn_tensor *x = ramp(4, 6);
+    struct timespec from, to;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    kn_tensor *y = kn_call(fast, x);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    double us = (double)(to.tv_sec - from.tv_sec) * 1e6 + (double)(to.tv_nsec - from.tv_nsec) * 1e-3, own = 0, cpu = 0;
+    cr_assert(!kn_failed(y));
+    kn_stats s = kn_compile_stats(fast);
+    char path[] = "/tmp/kiln-report-XXXXXX";
+    close(mkstemp(path));
+    cr_assert_eq(kn_report_write(fast, path, KN_REPORT_JSON), KN_OK);
+    json_t *j = json_load_file(path, 0, NULL), *graphs = json_object_get(j, "graphs");
+    unlink(path);
+    cr_assert_geq(json_array_size(graphs), 4);
+    for (size_t i = 0; i < json_array_size(graphs); i++) {
+        own += 1e3 * json_number_value(json_object_get(json_array_get(graphs, i), "compile_ms"));
+        cpu += 1e3 * json_number_value(json_object_get(json_array_get(graphs, i), "compile_cpu_ms"));
+    }
+    cr_assert(s.compile_us > 0 && (double)s.compile_us <= us, "%llu us of compiling in a call of %.0f", s.compile_us, us);
+    cr_assert((double)s.compile_us <= own + 4, "%llu us in all, %.0f of the graphs by themselves", s.compile_us, own);
+    cr_assert(s.compile_cpu_us > 0 && fabs((double)s.compile_cpu_us - cpu) < 10, "CPU time %llu us in all, %.0f by graph", s.compile_cpu_us, cpu);
+    cr_assert_eq(json_integer_value(json_object_get(json_object_get(j, "summary"), "compile_cpu_us")), (json_int_t)s.compile_cpu_us);
+    json_decref(j);
+    kn_module_free(fast);
+    kn_module_free(m);
+    kn_set_threads(threads);
 }
 
 Test(tracer, report_names_the_break_in_text_and_json)

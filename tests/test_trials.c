@@ -90,3 +90,28 @@ Test(trials, program_that_is_faster_rests)
     kn_module_free(KN_BASE(w[0]));
     kn_module_free(KN_BASE(w[1]));
 }
+
+static kn_tensor *turned_forward(Plain *self, kn_tensor *x)
+{
+    kn_tensor *y = kn_transpose(kn_exp(kn_mul(x, self->w)), 0, 1);
+    kn_add_(self->w, 0.0625);
+    return y;
+}
+KN_DEFINE_CLASS(turned_class, Plain, turned_forward, plain_fields, tensor, (tensor));
+
+/* Operators give a value's memory back when the last of them has read it: not while somebody holds a view of it. */
+Test(trials, a_view_outlives_what_it_is_of)
+{
+    KN_SCOPE;
+    Plain *m[2];
+    for (int i = 0; i < 2; i++)
+        m[i] = kn_new(Plain, &turned_class, .w = kn_full(KN_F32, KN_SHAPE(8), 0.25));
+    kn_module *fast = kn_compile(KN_BASE(m[1]));
+    atomic_store(&tr_trial_handicap_ns, 50000000);
+    calls(m[0], fast, 4, 40);
+    atomic_store(&tr_trial_handicap_ns, 0);
+    cr_assert(rests(atomic_load(&tr_module_of(fast)->graphs[0]->variant)));
+    kn_module_free(fast);
+    kn_module_free(KN_BASE(m[0]));
+    kn_module_free(KN_BASE(m[1]));
+}

@@ -78,14 +78,14 @@ outcome() {
         if [ $status = 0 ]; then echo passes; elif [ $status = 124 ]; then echo "runs too long"; elif [ $status -ge 128 ]; then echo crashes; else echo fails; fi
         return
     fi
-    timeout $((4 * limit)) build/tests/kiln-tests --timeout "$limit" --filter "$1" > test.log 2>&1 || status=$?
-    sed -i 's/\x1b\[[0-9;]*m//g' test.log
+    timeout $((4 * limit)) build/tests/kiln-tests --timeout "$limit" --verbose --filter "$1" > test.log 2>&1 || status=$?
+    sed -i -e 's/\x1b\[[0-9;]*m//g' -e '/Test is disabled/d' test.log
     if [ $status = 124 ]; then echo "runs too long"
+    elif grep -aq '^\[SKIP\]' test.log; then echo "is skipped"
     elif grep -aq 'Synthesis: Tested: 0 ' test.log; then echo missing
     elif grep -aqE '\[FAIL\] .*Timed out' test.log; then echo "runs too long"
     elif grep -aq 'CRASH!' test.log; then echo crashes
     elif grep -aq '^\[FAIL\]' test.log; then echo fails
-    elif grep -aq '^\[SKIP\]' test.log; then echo "is skipped"
     elif grep -aq 'Synthesis: Tested: .*Failing: 0 | Crashing: 0' test.log; then echo passes
     else echo crashes
     fi

@@ -5,6 +5,7 @@
 #   2. so does every kernel of the measured cases (bench/gpu_facts.c), whose accesses are counted in PTX, and every tile of the products' and attention's kernels
 #      (tests/cuda_facts.c): registers and shared memory are within bounds
 #   3. the conformance set on the simulated device, which runs the PTX that NVRTC emitted, warps and blocks in two orders
+#   4. MiniLM there, with its real weights where they can be had (tools/minilm.sh): within 1e-4 of the CPU and of PyTorch
 # Where there is no NVRTC it says so and ends with 0: nothing was checked then.
 set -euo pipefail
 
@@ -27,3 +28,5 @@ export KN_CUDA_DRIVER=$PWD/$build/tests/libsimcuda.so
 for seed in 0 1; do
     SIMCUDA_SEED=$seed run --device cuda:0 --verbose | grep -vE '^ok '
 done
+unset KN_CUDA_DRIVER
+tools/minilm.sh "$build" sim

@@ -70,6 +70,35 @@ static bool collect(builder *b, tr_code c)
     return true;
 }
 
+/* The first input in each storage: open addressing of input + 1. -1: none is in it. */
+typedef struct storages { uint64_t *key; uint32_t *table; uint64_t mask; } storages;
+
+static int first_in(storages *s, uint64_t key, int as /* -1: only looks */)
+{
+    uint64_t at = (key * UINT64_C(0x9e3779b97f4a7c15) >> 20) & s->mask;
+    for (; s->table[at]; at = (at + 1) & s->mask)
+        if (s->key[s->table[at] - 1] == key)
+            return (int)s->table[at] - 1;
+    if (as >= 0)
+        s->table[at] = (uint32_t)as + 1;
+    return as;
+}
+
+static bool storages_init(storages *s, size_t n)
+{
+    size_t size = 16;
+    while (size < 2 * n)
+        size *= 2;
+    *s = (storages){.key = kb_calloc(n, sizeof *s->key), .table = kb_calloc(size, sizeof *s->table), .mask = size - 1};
+    return s->key && s->table;
+}
+
+static void storages_fini(storages *s)
+{
+    kb_free(s->key);
+    kb_free(s->table);
+}
+
 static bool find_aliases(builder *b, tr_event **path, int64_t n)
 {
     tr_variant *v = b->v;
@@ -78,34 +107,33 @@ static bool find_aliases(builder *b, tr_event **path, int64_t n)
     v->input_offset = kb_calloc(k, sizeof *v->input_offset);
     v->input_written = kb_calloc(k, sizeof *v->input_written);
     v->input_dtype = kb_calloc(k, sizeof *v->input_dtype);
-    uint64_t *keys = kb_calloc(k, sizeof *keys);
-    if (!v->input_alias || !v->input_offset || !v->input_written || !v->input_dtype || !keys) {
-        kb_free(keys);
+    storages s;
+    if (!storages_init(&s, k) || !v->input_alias || !v->input_offset || !v->input_written || !v->input_dtype) {
+        storages_fini(&s);
         return false;
     }
     int classes = 0;
     for (int i = 0; i < v->n_inputs; i++) {
         int64_t offset;
-        keys[i] = storage_key(b, v->inputs[i], &offset);
+        s.key[i] = storage_key(b, v->inputs[i], &offset);
         v->input_dtype[i] = layout_at(b, v->inputs[i])->dtype;
         v->input_offset[i] = offset * (int64_t)kb_dtype_bytes(layout_at(b, v->inputs[i])->dtype);
-        for (int j = 0; j < i; j++)
-            if (keys[j] == keys[i]) {
-                if (!v->input_alias[j])
-                    v->input_alias[j] = (uint8_t)++classes;
-                v->input_alias[i] = v->input_alias[j];
-                break;
-            }
+        int first = first_in(&s, s.key[i], i);
+        if (first != i && !v->input_alias[first])
+            v->input_alias[first] = (uint8_t)++classes;
+        v->input_alias[i] = v->input_alias[first];
     }
     for (int64_t e = 0; e < n; e++) {
         int64_t offset;
         if (!path[e]->writes)
             continue;
-        uint64_t key = storage_key(b, path[e]->in[0], &offset);
-        for (int i = 0; i < v->n_inputs; i++)
-            v->input_written[i] |= keys[i] == key;
+        int first = first_in(&s, storage_key(b, path[e]->in[0], &offset), -1);
+        if (first >= 0)
+            v->input_written[first] = true;
     }
-    kb_free(keys);
+    for (int i = 0; i < v->n_inputs; i++)
+        v->input_written[i] = v->input_written[first_in(&s, s.key[i], -1)];
+    storages_fini(&s);
     return classes < 255;
 }
 
@@ -266,9 +294,10 @@ tr_job *tr_job_new(tr_frame *f, tr_graph *g)
 {
     tr_job *j = kb_calloc(1, sizeof *j);
     tr_variant *v = kb_calloc(1, sizeof *v);
+    uint64_t start = tr_now(), cpu = kb_thread_cpu();
     uint8_t *out = roots_of_wanted(f, g);
     if (j && v && out) {
-        *j = (tr_job){.module = f->module, .graph = g, .variant = v, .generic = f->generic, .miss = f->entry->miss, .begin = tr_now()};
+        *j = (tr_job){.module = f->module, .graph = g, .variant = v, .generic = f->generic, .miss = f->entry->miss};
         v->wanted_version = atomic_load(&g->wanted_version);
         j->ir = tr_build(f, g, out, v);
         if (!j->ir)
@@ -276,8 +305,11 @@ tr_job *tr_job_new(tr_frame *f, tr_graph *g)
         j->hash = j->ir && !f->generic ? ir_hash(j->ir) : 0;
     }
     kb_free(out);
-    if (j && j->ir)
+    if (j && j->ir) {
+        j->wall_ns = tr_now() - start;
+        j->cpu_ns = kb_thread_cpu() - cpu;
         return j;
+    }
     tr_variant_free(v);
     kb_free(j);
     return NULL;
@@ -300,8 +332,9 @@ bool tr_job_find(tr_job *j)
  * eager. */
 void tr_job_compile(tr_job *j)
 {
-    uint64_t start = kb_profile_on() ? kb_profile_now() : 0;
-    cg_options o = {.name = "graph", .fast = j->module->options.math == KN_FAST, .reduce_overhead = j->module->options.reduce_overhead, .no_backend = cg_has_no_backend(j->ir)};
+    uint64_t start = tr_now(), cpu = kb_thread_cpu();
+    cg_options o = {.name = "graph", .fast = j->module->options.math == KN_FAST, .reduce_overhead = j->module->options.reduce_overhead, .no_backend = cg_has_no_backend(j->ir),
+                    .whole = j->module->options.background};
     cg_program *code = o.no_backend ? NULL : cg_compile(j->ir, &o);
     if (!code && cg_has_no_backend(j->ir)) {
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
@@ -315,7 +348,9 @@ void tr_job_compile(tr_job *j)
         j->status = kb_error_status();
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
     }
-    if (start) {
+    j->wall_ns += tr_now() - start;
+    j->cpu_ns += code ? (uint64_t)(cg_program_stats(code).cpu_ms * 1e6) : kb_thread_cpu() - cpu;
+    if (kb_profile_on()) {
         char name[64];
         snprintf(name, sizeof name, "compile graph %d", j->graph->number);
         kb_profile_span(KB_SPAN_COMPILE, name, NULL, j->graph->end->site, start);
@@ -326,12 +361,17 @@ void tr_job_compile(tr_job *j)
 static void count(tr_job *j)
 {
     tr_module *m = j->module;
-    uint64_t us = ((j->end ? j->end : tr_now()) - j->begin) / 1000;
+    uint64_t us = (j->share_ns ? j->share_ns : j->wall_ns) / 1000;
     j->graph->stats = cg_program_stats(j->variant->program);
+    j->graph->compile_ms = (double)j->wall_ns * 1e-6;
+    j->graph->compile_cpu_ms = (double)j->cpu_ns * 1e-6;
     if (cg_program_device(j->variant->program) && j->graph->stats.eager_steps && !j->no_backend)
         tr_module_note(m, BREAK_HOST_STEP, j->graph->end->site, "graph %d: %d of its operators run on the host", j->graph->number, j->graph->stats.eager_steps);
     m->kernels_compiled += (uint64_t)j->graph->stats.kernels_compiled;
+    m->kernels_quick += (uint64_t)j->graph->stats.kernels_quick;
     m->cache_hits += (uint64_t)j->graph->stats.cache_hits;
+    if (j->graph->stats.kernels_quick)
+        tr_trace("graph %d: %d kernels have quick code, better code follows", j->graph->number, j->graph->stats.kernels_quick);
     m->cache_misses += (uint64_t)j->graph->stats.cache_misses;
     m->cache_bytes += (uint64_t)j->graph->stats.cache_bytes;
     if (j->generic && !j->graph->stats.kernels_compiled) {
@@ -341,7 +381,8 @@ static void count(tr_job *j)
     }
     m->compiles++;
     m->compile_us += us;
-    j->variant->compile_us = us;
+    m->compile_cpu_us += j->cpu_ns / 1000;
+    j->variant->compile_us = us + !us;
     j->variant->charged = j->miss;
     if (j->miss)
         j->miss->us += us;
@@ -427,7 +468,6 @@ static void consider(tr_frame *f, tr_graph *g, jobs *list)
     tr_job *j = is_due(f, g) ? tr_job_new(f, g) : NULL;
     if (!j || (!tr_job_find(j) && f->module->options.background && tr_background_add(j)))
         return;
-    j->ready = tr_now();
     if (!j->found && KB_PUSH(&list->v, &list->n, &list->cap, j))
         return;
     if (!j->found)              /* no memory for a list */
@@ -453,9 +493,20 @@ static void run_job(void *arg, int64_t begin, int64_t end, int worker)
     for (int64_t i = begin; i < end; i++) {
         if (list->v[i]->skip)
             continue;
-        list->v[i]->begin += tr_now() - list->v[i]->ready;      /* waiting is nobody's cost */
         tr_job_compile(list->v[i]);
-        list->v[i]->end = tr_now();
+    }
+}
+
+/* Graphs compiled side by side: each is charged its part of what all took by the clock, so that costs add up to time that went by. */
+static void share_time(jobs *list, uint64_t took)
+{
+    double all = 0;
+    for (int64_t i = 0; i < list->n; i++)
+        all += (double)(list->v[i]->wall_ns - list->v[i]->share_ns);
+    for (int64_t i = 0; i < list->n && all > 0; i++) {
+        tr_job *j = list->v[i];
+        double own = (double)(j->wall_ns - j->share_ns);
+        j->share_ns += (uint64_t)(own * ((double)took < all ? (double)took / all : 1));
     }
 }
 
@@ -469,9 +520,13 @@ static void run_jobs(jobs *list)
         distinct += !list->v[i]->skip;
         in_order |= cg_graph_device(list->v[i]->ir) != KB_CPU;
     }
-    if (distinct > 1 && distinct >= kb_threads() && !in_order)
+    if (distinct > 1 && distinct >= kb_threads() && !in_order) {
+        uint64_t start = tr_now();
+        for (int64_t i = 0; i < list->n; i++)
+            list->v[i]->share_ns = list->v[i]->wall_ns;
         kb_parallel_for(list->n, 1, run_job, list);
-    else
+        share_time(list, tr_now() - start);
+    } else
         run_job(list, 0, list->n, 0);
     for (int64_t i = 0; i < list->n; i++) {
         tr_job *j = list->v[i];

@@ -1,7 +1,6 @@
-/* exec.c: running pending graphs: by their program, or op by op with eager kernels.
+/* exec.c: running pending graphs: by their program, or op by op (by_ops.c).
  *
- * The op interpreter runs what was recorded, not what it was decomposed to, so it is eager by construction: it serves side exits, graphs without code, failed
- * checks (eager's error, eager's partial writes) and values that no program outputs. A graph that writes runs whole, once; only graphs that don't write
+ * A graph that writes runs whole, once; only graphs that don't write
  * leave placeholders behind that may be computed later, and a later write computes them first (CAPTURE 3).
  */
 #include "base/env.h"
@@ -17,7 +16,7 @@ bool tr_slot_alive(const tr_frame *f, uint32_t slot)
     return t && rt_is_slot(t, f->serial, slot);    /* errors and dead ones have no serial */
 }
 
-static bool pending(const tr_frame *f, uint32_t slot)
+bool tr_slot_pending(const tr_frame *f, uint32_t slot)
 {
     const kn_tensor *t = f->slots[slot].t;     /* a handle that was real and died may be another slot's by now */
     return t && rt_is_slot(t, f->serial, slot) && t->state == RT_PENDING;
@@ -44,114 +43,6 @@ rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_la
     return t->storage;
 }
 
-/* ---- one op ------------------------------------------------------------------------------------------------------------------------- */
-const char *tr_error_of(const tr_frame *f, tr_code c)
-{
-    if (tr_kind(c) != TR_SLOT)
-        return NULL;
-    tr_code root = tr_out_of(f, tr_index(c))->root;
-    const char *own = f->slots[tr_index(c)].error;
-    return own || tr_kind(root) != TR_SLOT ? own : f->slots[tr_index(root)].error;
-}
-
-char tr_no_memory[] = "out of memory";
-
-static char *keep_text(const char *text)
-{
-    char *own = kb_strdup(text);
-    return own ? own : tr_no_memory;
-}
-
-/* The op failed, or an operand of it had: its results carry the sentence. A write has no result of its own to carry it, and the forward may have gone on
- * with its target: the whole call fails then. */
-static void fail_event(tr_frame *f, const tr_event *e, const char *handed_on)
-{
-    char text[KB_ERROR_TEXT];
-    if (!handed_on) {
-        rt_error_text(text, sizeof text, kb_op_info((kb_opcode)e->op)->name, e->path, e->site);
-        kn_status s = kb_error_status();
-        kb_fail(s, "%s", text);
-        handed_on = text;
-    }
-    for (int i = 0; i < e->n_out; i++)
-        if (!f->slots[e->first_slot + (uint32_t)i].error)
-            f->slots[e->first_slot + (uint32_t)i].error = keep_text(handed_on);
-    if (e->writes && !f->lost_write) {
-        f->lost_write = keep_text(handed_on);
-        f->lost_status = kb_error_status() ? kb_error_status() : KN_E_INTERNAL;
-    }
-    f->failed = true;
-}
-
-static kn_status operand(tr_frame *f, tr_code c, kb_buf *b)
-{
-    if (tr_kind(c) == TR_NOTHING) {
-        *b = (kb_buf){0};
-        return KN_OK;
-    }
-    if (tr_kind(c) == TR_SCALAR) {
-        *b = (kb_buf){&f->scalars[tr_index(c)], &rt_scalar_layouts[tr_scalar_dtype(c)], true};
-        return KN_OK;
-    }
-    int64_t offset;
-    const kb_layout *l;
-    rt_storage *s = tr_locate(f, c, &offset, &l);
-    if (!s)
-        return kb_broken(__FILE__, __LINE__, "an operand without values");
-    *b = (kb_buf){(char *)s->data + offset * (int64_t)kb_dtype_bytes(l->dtype), l, false};
-    return KN_OK;
-}
-
-static kn_status run_op(tr_frame *f, const tr_event *e)
-{
-    kb_buf in[KB_MAX_IN], out[KB_MAX_OUT];
-    for (int k = 0; k < e->n_in; k++)
-        if (operand(f, e->in[k], &in[k]) != KN_OK)
-            return kb_error_status();
-    if (e->writes) {
-        int64_t offset;
-        const kb_layout *l;
-        kn_status s = kb_run_write((kb_opcode)e->op, (kn_dtype)e->math, e->n_in, in, tr_words(f, e));
-        rt_storage_wrote(tr_locate(f, e->in[0], &offset, &l));
-        return s;
-    }
-    bool fresh = false;
-    for (int i = 0; i < e->n_out; i++) {
-        uint32_t slot = e->first_slot + (uint32_t)i;
-        const tr_out *o = tr_out_of(f, slot);
-        if (o->root != TR_CODE(TR_SLOT, slot))
-            continue;                           /* a view: its root has the values */
-        fresh = true;
-        if (!f->slots[slot].storage)
-            f->slots[slot].storage = rt_storage_new(o->layout->device, o->layout->numel * (int64_t)kb_dtype_bytes(o->layout->dtype));
-        if (!f->slots[slot].storage)
-            return kb_error_status();
-        out[i] = (kb_buf){f->slots[slot].storage->data, o->layout, false};
-    }
-    if (!fresh)
-        return KN_OK;
-    return tr_copies(f, e) ? kb_run_copy(&in[0], out[0].data)
-                           : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, tr_words(f, e), NULL});
-}
-
-static void run_event(tr_frame *f, const tr_event *e)
-{
-    for (int k = 0; k < e->n_in; k++) {
-        const char *error = tr_error_of(f, e->in[k]);
-        if (error) {
-            fail_event(f, e, error);
-            return;
-        }
-    }
-    if (run_op(f, e) != KN_OK) {
-        for (int i = 0; i < e->n_out; i++) {
-            rt_storage_release(f->slots[e->first_slot + (uint32_t)i].storage);
-            f->slots[e->first_slot + (uint32_t)i].storage = NULL;
-        }
-        fail_event(f, e, NULL);
-    }
-}
-
 /* ---- filling handles --------------------------------------------------------------------------------------------------------------------- */
 static void fill_handle(tr_frame *f, uint32_t slot)
 {
@@ -170,122 +61,14 @@ static void fill_handle(tr_frame *f, uint32_t slot)
     }
 }
 
-static void fill_range(tr_frame *f, uint32_t from, uint32_t to)
+void tr_fill_range(tr_frame *f, uint32_t from, uint32_t to)
 {
     for (uint32_t s = to; s-- > from && f->trace.n_pending;)    /* the last ones are alive, mostly */
-        if (pending(f, s))
+        if (tr_slot_pending(f, s))
             fill_handle(f, s);
 }
 
-/* ---- op by op ------------------------------------------------------------------------------------------------------------------------------ */
-/* Events strictly after `begin` up to and including `last`, in order. Without memory for the list (path NULL) each is found by walking: slow, but what has
- * matched must run. */
-typedef struct event_list { tr_event *last, **path; int64_t n; } event_list;
-
-static event_list events_between(tr_event *begin, tr_event *last)
-{
-    event_list l = {last, NULL, 0};
-    for (tr_event *e = last; e != begin; e = e->parent)
-        l.n++;
-    l.path = l.n ? kb_alloc((size_t)l.n * sizeof *l.path) : NULL;
-    int64_t i = l.n;
-    for (tr_event *e = last; l.path && e != begin; e = e->parent)
-        l.path[--i] = e;
-    return l;
-}
-
-static tr_event *event_at(const event_list *l, int64_t i)
-{
-    if (l->path)
-        return l->path[i];
-    tr_event *e = l->last;
-    for (int64_t k = l->n - 1; k > i; k--)
-        e = e->parent;
-    return e;
-}
-
-static kn_status need_slot(tr_frame *f, uint32_t slot);
-
-/* Operands from earlier graphs whose programs dropped them are computed now. */
-static void ready_operands(tr_frame *f, const tr_event *e)
-{
-    for (int k = 0; k < e->n_in; k++) {
-        if (tr_kind(e->in[k]) != TR_SLOT || tr_index(e->in[k]) >= f->graph_slot || tr_error_of(f, e->in[k]))
-            continue;
-        kn_status s = need_slot(f, tr_index(e->in[k]));
-        if (s != KN_OK && !tr_error_of(f, e->in[k]))
-            f->slots[tr_index(e->in[k])].error = keep_text(kb_error_text());
-    }
-}
-
-/* Whatever is computed from old contents comes before the first op: the ops may write. */
-static kn_status run_ops_to(tr_frame *f, tr_event *last)
-{
-    tr_event *begin = f->ran_to ? f->ran_to : f->graph_begin;
-    if (last == begin)
-        return KN_OK;
-    event_list l = events_between(begin, last);
-    bool writes = false;
-    for (int64_t i = 0; i < l.n; i++) {
-        const tr_event *e = event_at(&l, i);
-        writes |= e->writes;
-        ready_operands(f, e);
-    }
-    if (writes)
-        tr_fill_leftovers(f);
-    f->failed = false;
-    uint64_t before = tr_now();
-    tr_unused_numbers unused = {0, 0};
-    for (int64_t i = 0; i < l.n; i++) {
-        tr_numbers_move(f, event_at(&l, i), &unused);
-        run_event(f, event_at(&l, i));
-    }
-    tr_numbers_done(f, &unused);
-    f->program_ns += tr_now() - before;
-    kb_free(l.path);
-    fill_range(f, f->graph_slot, f->n_slots);
-    return f->failed ? kb_error_status() : KN_OK;
-}
-
-kn_status tr_run_ops(tr_frame *f) { return run_ops_to(f, f->at); }
-
-void tr_run_ahead(tr_frame *f)
-{
-    run_ops_to(f, f->at);
-    f->ran_to = f->at;
-}
-
 /* ---- values that no program gave -------------------------------------------------------------------------------------------------------------- */
-/* Computes root slot `want` from what is there. The ops in between don't write: graphs that do leave nothing behind. */
-kn_status tr_compute_slot(tr_frame *f, uint32_t want)
-{
-    uint8_t *need = kb_calloc(want + 1, 1);
-    bool failed = f->failed;
-    if (!need)
-        return KN_E_MEMORY;
-    f->failed = false;
-    need[want] = 1;
-    for (uint32_t s = want + 1; s-- > 0;) {
-        if (!need[s] || f->slots[s].storage || f->slots[s].error)
-            continue;
-        const tr_event *e = f->slots[s].event;
-        for (int k = 0; k < e->n_in; k++) {
-            if (tr_kind(e->in[k]) != TR_SLOT)
-                continue;
-            tr_code root = tr_out_of(f, tr_index(e->in[k]))->root;
-            if (tr_kind(root) == TR_SLOT)
-                need[tr_index(root)] = 1;
-        }
-    }
-    for (uint32_t s = 0; s <= want; s++)
-        if (need[s] && !f->slots[s].storage && !f->slots[s].error)
-            run_event(f, f->slots[s].event);
-    kb_free(need);
-    kn_status s = f->failed ? kb_error_status() : KN_OK;
-    f->failed |= failed;
-    return s;
-}
-
 /* The graph that made root slot s should have output it. */
 static void ask_for(tr_frame *f, uint32_t s)
 {
@@ -304,7 +87,7 @@ static void ask_for(tr_frame *f, uint32_t s)
     }
 }
 
-static kn_status need_slot(tr_frame *f, uint32_t slot)
+kn_status tr_need_slot(tr_frame *f, uint32_t slot)
 {
     tr_code root = tr_out_of(f, slot)->root;
     if (tr_kind(root) != TR_SLOT || f->slots[tr_index(root)].storage)
@@ -318,7 +101,7 @@ kn_status tr_recompute(tr_frame *f, kn_tensor *t)
 {
     if (t->slot >= f->n_slots || f->slots[t->slot].t != t)
         return kb_broken(__FILE__, __LINE__, "a placeholder of no slot");
-    kn_status s = need_slot(f, t->slot);
+    kn_status s = tr_need_slot(f, t->slot);
     if (s != KN_OK && !tr_error_of(f, TR_CODE(TR_SLOT, t->slot))) {
         rt_tensor_set_error(t, s, kb_error_text());
         f->trace.n_pending--;
@@ -331,7 +114,7 @@ kn_status tr_recompute(tr_frame *f, kn_tensor *t)
 void tr_fill_leftovers(tr_frame *f)
 {
     for (uint32_t s = 0; s < f->graph_slot && f->trace.n_pending; s++)
-        if (pending(f, s))
+        if (tr_slot_pending(f, s))
             tr_recompute(f, f->slots[s].t);
 }
 
@@ -411,7 +194,7 @@ static kn_status gather(tr_frame *f, const tr_variant *v, run_room *r)
         }
         rt_storage *s = tr_locate(f, v->inputs[i], &offset, &l);
         if (!s) {
-            if (need_slot(f, tr_index(v->inputs[i])) != KN_OK)
+            if (tr_need_slot(f, tr_index(v->inputs[i])) != KN_OK)
                 return kb_error_status();
             s = tr_locate(f, v->inputs[i], &offset, &l);
         }
@@ -443,9 +226,9 @@ static void lose_graph(tr_frame *f, const tr_graph *g, kn_status s)
 {
     for (uint32_t k = g->first_slot; k < g->end_slot; k++)
         if (!f->slots[k].storage && !f->slots[k].error)
-            f->slots[k].error = keep_text(kb_error_text());
+            f->slots[k].error = tr_keep_text(kb_error_text());
     if (!f->lost_write) {
-        f->lost_write = keep_text(kb_error_text());
+        f->lost_write = tr_keep_text(kb_error_text());
         f->lost_status = s;
     }
     f->failed = true;
@@ -496,7 +279,7 @@ static kn_status run_program(tr_frame *f, const tr_graph *g, const tr_variant *v
 static bool covers(const tr_frame *f, const tr_variant *v, const tr_graph *g)
 {
     for (uint32_t s = g->first_slot; s < g->end_slot; s++) {
-        if (!pending(f, s))
+        if (!tr_slot_pending(f, s))
             continue;
         tr_code root = tr_out_of(f, s)->root;
         bool found = tr_kind(root) != TR_SLOT || tr_index(root) < g->first_slot;
@@ -544,7 +327,7 @@ static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v, bool *d
     if (s == KN_OK && !g->writes && tr_check_now(f, g))
         tr_check_values(f, g, v);
     if (s == KN_OK || *done)
-        fill_range(f, g->first_slot, g->end_slot);
+        tr_fill_range(f, g->first_slot, g->end_slot);
     if (taken)
         tr_plan_give(g, taken);
     return s;
@@ -563,7 +346,7 @@ static tr_variant *code_for(tr_frame *f, tr_graph *g)
 static void ask_for_pending(tr_frame *f, const tr_graph *g)
 {
     for (uint32_t s = g->first_slot; s < g->end_slot; s++) {
-        tr_code root = pending(f, s) ? tr_out_of(f, s)->root : TR_NONE;
+        tr_code root = tr_slot_pending(f, s) ? tr_out_of(f, s)->root : TR_NONE;
         if (tr_kind(root) == TR_SLOT && tr_index(root) >= g->first_slot)
             ask_for(f, tr_index(root));
     }
@@ -578,7 +361,7 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
         tr_fill_leftovers(f);
     atomic_fetch_add_explicit(&g->runs, 1, memory_order_relaxed);
     if (__builtin_expect(f->ran_to != NULL, 0))
-        return run_ops_to(f, end->parent);      /* the rest of them */
+        return tr_run_ops_to(f, end->parent);      /* the rest of them */
     tr_variant *v = code_for(f, g);
     kn_status s = KN_E_STATE;
     bool done = false, by_ops = false;
@@ -587,7 +370,7 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
     if (v && (!g->writes || covers(f, v, g))) {
         if (!cg_program_device(v->program) && f->module->options.math != KN_FAST)     /* a device's work is only started here; fast values must not come and go */
             by_ops = tr_trial_by_ops(v, &run);
-        s = by_ops ? run_ops_to(f, end->parent) : run_code(f, g, v, &done);
+        s = by_ops ? tr_run_ops_to(f, end->parent) : run_code(f, g, v, &done);
         done |= by_ops;
         if (s == KN_OK)
             tr_trial_note(f, g, v, run, by_ops, f->program_ns - before);
@@ -600,5 +383,5 @@ kn_status tr_run_graph(tr_frame *f, tr_event *end)
     if (s == KN_OK || done)
         return s;
     atomic_fetch_add_explicit(&f->module->fallbacks, v != NULL, memory_order_relaxed);
-    return run_ops_to(f, end->parent);
+    return tr_run_ops_to(f, end->parent);
 }

@@ -470,6 +470,7 @@ void tr_frame_destroy(tr_frame *f)
     tr_generic_free(f);
     kb_free(f->slots);
     kb_free(f->externs);
+    kb_free(f->extern_table);
     kb_free(f->scalars);
     kb_free(f);
 }

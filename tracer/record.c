@@ -14,6 +14,54 @@ static void stop(tr_frame *f, int code, const char *site, const char *what)
     tr_let_go(f);
 }
 
+static uint32_t table_slot(const tr_frame *f, const kn_tensor *t)
+{
+    uint32_t mask = f->extern_table_size - 1, at = (uint32_t)((uintptr_t)t * UINT64_C(0x9e3779b97f4a7c15) >> 32) & mask;
+    while (f->extern_table[at] && f->externs[f->extern_table[at] - 1] != t)
+        at = (at + 1) & mask;
+    return at;
+}
+
+/* Room for n externs; those of another call are forgotten. */
+static bool table_fits(tr_frame *f, uint32_t n)
+{
+    if (2 * n >= f->extern_table_size) {
+        uint32_t size = f->extern_table_size ? f->extern_table_size : 256;
+        while (2 * n >= size)
+            size *= 2;
+        uint32_t *table = kb_alloc(size * sizeof *table);
+        if (!table)
+            return false;
+        kb_free(f->extern_table);
+        f->extern_table = table;
+        f->extern_table_size = size;
+        f->tabled_in = 0;
+    }
+    if (f->tabled_in != f->serial) {
+        memset(f->extern_table, 0, f->extern_table_size * sizeof *f->extern_table);
+        f->tabled_in = f->serial;
+        f->n_tabled = 0;
+    }
+    return true;
+}
+
+/* Which of the first n externs the handle is; n: none. Few are looked through, many go into a table: also what replay has bound since, and again what an event
+ * that came to nothing left at a number that another handle has now (only the handle that is there counts). */
+static uint32_t extern_of(tr_frame *f, const kn_tensor *t, uint32_t n)
+{
+    enum { FEW = 16 };
+    uint32_t i = 0;
+    if (n <= FEW || !table_fits(f, n)) {
+        while (i < n && f->externs[i] != t)
+            i++;
+        return i;
+    }
+    for (f->n_tabled = f->n_tabled < f->n_externs ? f->n_tabled : f->n_externs; f->n_tabled < n; f->n_tabled++)
+        f->extern_table[table_slot(f, f->externs[f->n_tabled])] = f->n_tabled + 1;
+    uint32_t found = f->extern_table[table_slot(f, t)];
+    return found && found <= n ? found - 1 : n;
+}
+
 /* Operand codes of a call whose operands are all real; new externs are bound past n_externs. */
 static bool encode(tr_frame *f, const rt_op *c, tr_code *in, uint32_t *n_externs, uint32_t *n_scalars)
 {
@@ -30,9 +78,7 @@ static bool encode(tr_frame *f, const rt_op *c, tr_code *in, uint32_t *n_externs
         } else if (v->kind == KN_KIND_TENSOR && v->as.tensor->serial == f->serial)
             in[k] = TR_CODE(TR_SLOT, v->as.tensor->slot);
         else if (v->kind == KN_KIND_TENSOR) {
-            uint32_t i = 0;
-            while (i < *n_externs && f->externs[i] != v->as.tensor)
-                i++;
+            uint32_t i = extern_of(f, v->as.tensor, *n_externs);
             if (i == *n_externs) {
                 if (!tr_room(f, 0, i + 1, 0))
                     return false;

@@ -52,7 +52,7 @@ bool tr_list_breaks(tr_module *m, char *text, size_t size)
 static kn_stats stats_of(tr_module *m)
 {
     kn_stats s = {.calls = atomic_load(&m->calls), .paths = m->paths, .graphs = (unsigned long long)m->n_graphs, .compiles = m->compiles,
-                  .recompiles = m->recompiles, .fallbacks = atomic_load(&m->fallbacks), .compile_us = m->compile_us,
+                  .recompiles = m->recompiles, .fallbacks = atomic_load(&m->fallbacks), .compile_us = m->compile_us, .compile_cpu_us = m->compile_cpu_us,
                   .kernels_compiled = m->kernels_compiled, .cache_hits = m->cache_hits, .cache_misses = m->cache_misses, .cache_bytes = m->cache_bytes};
     for (int64_t i = 0; i < m->n_ends; i++)
         s.break_sites += stands_for_site(m, i);
@@ -146,6 +146,23 @@ static void end_list(writer *w)
     w->first = false;
 }
 
+/* Better code for kernels that got quick code first, of the process: silent in text where there are none. */
+static void tiers_state(writer *w)
+{
+    cg_tiers_state t = cg_tiers_state_get();
+    if (w->json) {
+        fputs(",\n  \"better_code\": {", w->f);
+        w->first = true;
+        put_count(w, "waiting", (unsigned long long)t.waiting);
+        put_count(w, "done", t.done);
+        put_count(w, "failed", t.failed);
+        put_number(w, "cpu_ms", t.cpu_ms);
+        fputc('}', w->f);
+    } else if (t.waiting || t.done || t.failed)
+        fprintf(w->f, "better code made in the background for %llu kernels of the process (%.1f ms of CPU time), %d wait, %llu keep their quick code\n",
+                (unsigned long long)t.done, t.cpu_ms, t.waiting, (unsigned long long)t.failed);
+}
+
 /* The object cache of the process: silent in text unless something is wrong with it. */
 static void cache_state(writer *w)
 {
@@ -201,15 +218,18 @@ static void summary(writer *w, tr_module *m)
         put_count(w, "recompiles", s.recompiles);
         put_count(w, "fallbacks", s.fallbacks);
         put_count(w, "compile_us", s.compile_us);
+        put_count(w, "compile_cpu_us", s.compile_cpu_us);
         put_count(w, "pure_calls", atomic_load(&m->pure_calls));
         put_count(w, "shared", m->shared);
         put_count(w, "plans", m->plans);
         put_count(w, "plan_us", m->plan_us);
         put_count(w, "kernels_compiled", s.kernels_compiled);
+        put_count(w, "kernels_quick", m->kernels_quick);
         put_count(w, "cache_hits", s.cache_hits);
         put_count(w, "cache_misses", s.cache_misses);
         put_count(w, "cache_bytes", s.cache_bytes);
         fputc('}', w->f);
+        tiers_state(w);
         cache_state(w);
         return;
     }
@@ -224,10 +244,13 @@ static void summary(writer *w, tr_module *m)
         fprintf(w->f, "%llu graphs share the code of others\n", (unsigned long long)m->shared);
     if (m->plans)
         fprintf(w->f, "%llu plans for further sizes without a compilation (%.1f ms)\n", (unsigned long long)m->plans, (double)m->plan_us / 1000);
-    fprintf(w->f, "%llu compilations (%.1f ms), %llu recompilations, %llu fallbacks, %llu break sites\n", s.compiles, (double)s.compile_us / 1000, s.recompiles,
+    fprintf(w->f, "%llu compilations (%.1f ms by the clock, %.1f ms of CPU time), %llu recompilations, %llu fallbacks, %llu break sites\n", s.compiles, (double)s.compile_us / 1000, (double)s.compile_cpu_us / 1000, s.recompiles,
             s.fallbacks, s.break_sites);
     if (s.kernels_compiled + s.cache_hits)
         fprintf(w->f, "%llu kernels compiled, %llu taken from the object cache (%.1f KB)\n", s.kernels_compiled, s.cache_hits, (double)s.cache_bytes / 1e3);
+    if (m->kernels_quick)
+        fprintf(w->f, "%llu of the kernels had quick code first\n", (unsigned long long)m->kernels_quick);
+    tiers_state(w);
     cache_state(w);
 }
 
@@ -248,15 +271,16 @@ static void graph_line(writer *w, const tr_graph *g)
         put_count(w, "arena_bytes", (unsigned long long)s->arena_bytes);
         put_count(w, "planned_bytes", (unsigned long long)planned);
         put_count(w, "liveness_bytes", (unsigned long long)(s->liveness_bytes > 0 ? s->liveness_bytes : 0));
-        put_number(w, "compile_ms", s->compile_ms);
+        put_number(w, "compile_ms", g->compile_ms);
+        put_number(w, "compile_cpu_ms", g->compile_cpu_ms);
         put_count(w, "runs", runs);
         put_text(w, "ends", where);
         put_text(w, "site", g->end->site);
         return;
     }
-    fprintf(w->f, "  graph %d: %d ops -> %d kernels, %d products, %d eager steps, %d values out, arena %lld bytes, %lld with results (operators one by one: %lld), %.1f ms; "
+    fprintf(w->f, "  graph %d: %d ops -> %d kernels, %d products, %d eager steps, %d values out, arena %lld bytes, %lld with results (operators one by one: %lld), compiled in %.1f ms (CPU time %.1f); "
             "%llu runs; ends at %s %s\n", g->number, g->n_ops, s->kernels, s->products, s->eager_steps, v ? v->n_outputs : 0, (long long)s->arena_bytes,
-            (long long)planned, (long long)s->liveness_bytes, s->compile_ms, runs, where, g->end->site ? g->end->site : "");
+            (long long)planned, (long long)s->liveness_bytes, g->compile_ms, g->compile_cpu_ms, runs, where, g->end->site ? g->end->site : "");
 }
 
 /* Microseconds lost at this place of the user's source in all, and how often. */

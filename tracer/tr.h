@@ -12,7 +12,7 @@
  * by first use. Numbers passed as operands are SCALARS, numbered along the path. A view's values are its root's: a fresh slot's storage or an extern's.
  *
  * Nothing executes before the event that ends its graph has matched. When nothing matches, the call goes on as a recording (tr_diverge): the graph's matched
- * ops are run by the op interpreter (exec.c), writes included, so that the call stands where an eager one would.
+ * ops are run by the op interpreter (by_ops.c), writes included, so that the call stands where an eager one would.
  */
 #ifndef TR_H
 #define TR_H
@@ -144,6 +144,7 @@ struct tr_graph {
     _Atomic(int) fallback;                      /* code when it can't be compiled, else 0 */
     _Atomic(uint64_t) runs;
     cg_stats stats;
+    double compile_ms, compile_cpu_ms;          /* of the newest program: by the clock, and CPU time of all threads */
 };
 
 /* ---- entries and modules ------------------------------------------------------------------------------------------------------------------ */
@@ -194,7 +195,7 @@ typedef struct tr_module {
     _Atomic(bool) pure_revoked;
     uint64_t check_runs;                        /* KN_CHECK: runs of each graph that are compared with the op interpreter's */
     uint64_t paths, compiles, recompiles, compile_us, events, plans, plan_us, shared;      /* shared: graphs that found their code */
-    uint64_t kernels_compiled, cache_hits, cache_misses, cache_bytes;
+    uint64_t compile_cpu_us, kernels_quick, kernels_compiled, cache_hits, cache_misses, cache_bytes;
 } tr_module;
 
 /* ---- frames --------------------------------------------------------------------------------------------------------------------------------- */
@@ -235,6 +236,8 @@ struct tr_frame {
     int64_t cap_slots, cap_externs, cap_scalars, room;         /* room: the least of the three */
     uint32_t reach;                             /* room while plain events may be replayed the short way, else 0: see tr_frame_reach */
     tr_slot *slots;
+    uint32_t *extern_table, extern_table_size, n_tabled;        /* recording: externs by handle, of the call `tabled_in` (record.c) */
+    uint64_t tabled_in;
     bool generic;
     tr_shape *shapes;                           /* by slot; generic frames */
     const kb_layout **extern_layouts;           /* by extern, counted; generic frames: kept from call to call */
@@ -324,20 +327,27 @@ bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
 /* ---- exec.c -------------------------------------------------------------------------------------------------------------------------------------- */
 /* Runs the pending graph, which `end` ends. Every alive handle it must fill is REAL (or ERROR) after it; others stay PENDING. KN_OK unless an op failed. */
 kn_status tr_run_graph(tr_frame *f, tr_event *end);
-/* Runs the ops of the pending graph up to f->at by the op interpreter and fills every alive handle. */
-kn_status tr_run_ops(tr_frame *f);
-void tr_run_ahead(tr_frame *f);                 /* the same, and the call stays on its path: the graph's end runs the rest */
 /* A placeholder of an earlier graph that kept it from being output: its slice is computed again. */
 kn_status tr_recompute(tr_frame *f, kn_tensor *t);
 bool tr_slot_alive(const tr_frame *f, uint32_t slot);   /* its handle is still there (PENDING or REAL) */
+bool tr_slot_pending(const tr_frame *f, uint32_t slot); /* it is there and has no values yet */
+kn_status tr_need_slot(tr_frame *f, uint32_t slot);     /* its root has values after it, computed where an earlier graph dropped them */
+void tr_fill_range(tr_frame *f, uint32_t from, uint32_t to);    /* the alive handles of these slots, as far as there are values */
 /* Where an operand is. storage NULL: it has no values yet. */
 rt_storage *tr_locate(const tr_frame *f, tr_code c, int64_t *offset, const kb_layout **layout);
-kn_status tr_compute_slot(tr_frame *f, uint32_t want);  /* root slot `want` from what is there */
 void tr_fill_leftovers(tr_frame *f);            /* all of them, before a write could change what they read */
 bool tr_is_written(const tr_frame *f, const rt_storage *s);
+
+/* ---- by_ops.c --------------------------------------------------------------------------------------------------------------------------------- */
+/* Runs the ops of the pending graph up to f->at, or to `last`, and fills every alive handle. KN_OK unless an op failed. */
+kn_status tr_run_ops(tr_frame *f);
+kn_status tr_run_ops_to(tr_frame *f, tr_event *last);
+void tr_run_ahead(tr_frame *f);                 /* the same, and the call stays on its path: the graph's end runs the rest */
+kn_status tr_compute_slot(tr_frame *f, uint32_t want);  /* root slot `want` from what is there */
 const char *tr_error_of(const tr_frame *f, tr_code c); /* why the operand has no values; NULL: it has, or will have */
 extern char tr_no_memory[];                     /* the sentence of a failure for whose own there was no memory */
 static inline void tr_free_text(char *text) { if (text != tr_no_memory) kb_free(text); }
+char *tr_keep_text(const char *text);           /* a copy, or tr_no_memory */
 
 /* ---- check.c: KN_CHECK ----------------------------------------------------------------------------------------------------------------------------- */
 static inline bool tr_check_now(const tr_frame *f, const tr_graph *g)
@@ -407,7 +417,8 @@ typedef struct tr_job {
     bool generic, no_backend, found;            /* found: an equal graph has code */
     kn_status status;                           /* of a failure */
     tr_miss *miss;                              /* of its entry */
-    uint64_t begin, ready, end;                 /* of the work: begun, listed, done; end 0: not yet */
+    uint64_t wall_ns, cpu_ns;                   /* of the work, waiting in a list apart; of all threads together */
+    uint64_t share_ns;                          /* of the time that a list took by the clock; 0: all of wall_ns, nothing else went on meanwhile */
     bool skip;                                  /* an equal one stands earlier in the list */
     char error[256];
 } tr_job;

@@ -13,6 +13,10 @@ _Atomic(uint64_t) tr_trial_handicap_ns;
 bool tr_trial_by_ops(const tr_variant *v, uint32_t *run)
 {
     tr_program *p = v->shared;
+    if (!cg_program_settled(v->program)) {      /* better code is on its way: no trial of this one */
+        *run = TRIAL_RUNS + 1;
+        return false;
+    }
     *run = atomic_fetch_add_explicit(&p->trial_runs, 1, memory_order_relaxed);
     if (*run >= TRIAL_RUNS)
         return atomic_load_explicit(&p->retired, memory_order_relaxed);

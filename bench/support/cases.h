@@ -20,6 +20,7 @@ struct bench_case {
     bc_yard yard;
     double work;                                /* useful bytes, or multiply-adds times two, of a call */
     int mixed;                                  /* which chain */
+    int resident;                               /* of rank 2: the rate of some rows in the L2 cache is measured, too */
     int pure;                                   /* compiled with .pure: forward is left out */
 };
 

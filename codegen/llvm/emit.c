@@ -19,7 +19,6 @@
 #include <string.h>
 
 enum {
-    PREFETCH_AHEAD = 2048,              /* bytes, in kernels of one phase; 1,024 and 4,096 measured no better */
     DEEP_MAP = 48, DEEP_REDUCTION = 14  /* varying instructions from which vectors are doubled */
 };
 
@@ -116,16 +115,45 @@ static bool is_deep(const ll_emit *e, const lp_phase *p, int64_t least, int64_t 
     return e->isa == LL_AVX512 && n >= least && n <= most;
 }
 
+/* Few instructions of at most 4 bytes: what bounds the loop is how long an accumulator waits for itself. */
+static bool is_light(const ll_emit *e, const lp_phase *p)
+{
+    enum { LIGHT = 6 };
+    int n = 0;
+    for (uint32_t i = p->first; i < p->first + p->n; i++) {
+        lp_op op = (lp_op)e->k->insts[i].op;
+        if (op == LP_CALL1 || op == LP_CALL2 || (e->varies[i] && ll_bytes(e->k->insts[i].type) > 4))
+            return false;
+        n += e->varies[i];
+    }
+    return e->isa != LL_BASELINE && n <= LIGHT;
+}
+
+/* What no store needs: a row's minimum that only tells whether a promise holds which nobody takes */
+static void find_dead(ll_emit *e)
+{
+    const lp_kernel *k = e->k;
+    for (int64_t i = 0; i < k->n_insts; i++)
+        e->dead[i] = k->insts[i].op != LP_STORE;
+    for (int64_t i = k->n_insts - 1; i >= 0; i--) {
+        const lp_inst *in = &k->insts[i];
+        uint32_t from[3] = {in->a, in->b, in->c};
+        for (int j = in->op == LP_QUOT && !ll_takes_promises(e); !e->dead[i] && j < ll_operands(in); j++)
+            e->dead[from[j]] = false;
+    }
+}
+
 static void analyse(ll_emit *e)
 {
     const lp_kernel *k = e->k;
     int64_t n = 0;
     bool wide = false;
+    find_dead(e);
     for (int p = 0; p < k->n_phases; p++) {
         const lp_phase *ph = &k->phases[p];
         bool hold = ph->kind == LP_MAP && stores_in_place(k, ph);
         for (uint32_t i = ph->first; i < ph->first + ph->n; i++) {
-            e->varies[i] = varies(e, ph, &k->insts[i], hold);
+            e->varies[i] = !e->dead[i] && varies(e, ph, &k->insts[i], hold);
             n += e->varies[i];
             wide |= e->varies[i] && ll_bytes(k->insts[i].type) == 8;
         }
@@ -184,26 +212,6 @@ static int streaming_buffer(const ll_emit *e, const lp_phase *p)
 }
 
 /* ---- bodies and the loops around them ----------------------------------------------------------------------------------------------- */
-static LLVMValueRef stride_of(const ll_emit *e, int64_t buffer, int d) { return e->stride[buffer * (LP_MAX_OUTER + 1) + d]; }
-
-/* Several phases: in the last one, what the first will read of the next row. One phase: some lines ahead, which hardware stops doing
- * at each page. */
-static void fetch_ahead(ll_emit *e, int width, LLVMValueRef pos)
-{
-    const lp_kernel *k = e->k;
-    const lp_phase *p = &k->phases[0];
-    for (uint32_t i = p->first; i < p->first + p->n; i++) {
-        const lp_inst *in = &k->insts[i];
-        if (in->op != LP_LOAD || !k->buffers[in->a].ahead)
-            continue;
-        LLVMValueRef next_row = k->n_outer ? stride_of(e, in->a, k->n_outer - 1) : NULL;
-        if (k->n_phases == 1)
-            ll_prefetch(e, in->a, width, pos, ll_int(e, PREFETCH_AHEAD));
-        else if (next_row)
-            ll_prefetch(e, in->a, width, pos, next_row);
-    }
-}
-
 static void body(ll_emit *e, const lp_phase *p, const ll_active *a, LLVMValueRef pos)
 {
     for (uint32_t i = p->first; i < p->first + p->n; i++)
@@ -211,7 +219,7 @@ static void body(ll_emit *e, const lp_phase *p, const ll_active *a, LLVMValueRef
             ll_emit_inst(e, i, a, pos);
     ll_reduce_step(e, a, pos);
     if (e->prefetch && a->count == a->width)
-        fetch_ahead(e, a->width, pos);
+        ll_fetch_ahead(e, a->width, pos);
 }
 
 static ll_active whole(int width) { return (ll_active){.width = width, .count = width}; }
@@ -228,13 +236,14 @@ static void full_vectors(ll_emit *e, const lp_phase *p, int width, LLVMValueRef 
     ll_reduce_after(e, &l, false);
 }
 
-/* The whole vectors of a reducing phase, in order; two at a time where that is faster */
+/* The whole vectors of a reducing phase, in order; several at a time where that is faster */
 static void reduced_vectors(ll_emit *e, const lp_phase *p, LLVMValueRef from, LLVMValueRef to)
 {
-    if (is_deep(e, p, DEEP_REDUCTION, 80)) {
-        LLVMValueRef n = LLVMBuildSub(e->b, to, from, ""), pairs = LLVMBuildAnd(e->b, n, ll_int(e, -2 * LL_LANES), "");
-        LLVMValueRef middle = LLVMBuildAdd(e->b, from, pairs, "");
-        full_vectors(e, p, 2 * LL_LANES, from, middle);
+    int wide = is_light(e, p) && ll_reduce_is_free(e) ? (e->isa == LL_AVX512 ? 4 : 2) : is_deep(e, p, DEEP_REDUCTION, 80) ? 2 : 1;
+    if (wide > 1) {
+        LLVMValueRef n = LLVMBuildSub(e->b, to, from, ""), many = LLVMBuildAnd(e->b, n, ll_int(e, -(int64_t)wide * LL_LANES), "");
+        LLVMValueRef middle = LLVMBuildAdd(e->b, from, many, "");
+        full_vectors(e, p, wide * LL_LANES, from, middle);
         from = middle;
     }
     if (!LLVMIsConstant(from) || !LLVMIsConstant(to) || from != to)     /* constants are unique: nothing is left */
@@ -368,7 +377,7 @@ static bool global(const lp_inst *in) { return in->op == LP_CONST || in->op == L
 static void uniforms(ll_emit *e, const lp_phase *p)
 {
     for (uint32_t i = p->first; i < p->first + p->n; i++)
-        if (!e->varies[i] && !global(&e->k->insts[i]) && e->k->insts[i].op != LP_REDUCE)
+        if (!e->varies[i] && !e->dead[i] && !global(&e->k->insts[i]) && e->k->insts[i].op != LP_REDUCE)
             ll_emit_uniform(e, i);
 }
 
@@ -399,14 +408,10 @@ static void map_phase(ll_emit *e, const lp_phase *p, bool whole_rows)
 static void phases(ll_emit *e)
 {
     const lp_kernel *k = e->k;
-    bool whole_rows = k->n_phases > 1 || (k->n_phases && has_reduce(k, &k->phases[0]));
-    int last_map = -1, maps = 0;
+    bool whole_rows = lp_reduces(k);
+    int ahead = ll_ahead_phase(e);
     for (int p = 0; p < k->n_phases; p++) {
-        if (k->phases[p].kind == LP_MAP)
-            last_map = p, maps++;
-    }
-    for (int p = 0; p < k->n_phases; p++) {
-        e->prefetch = p == last_map && (maps > 1 || k->n_phases == 1);
+        e->prefetch = p == ahead;
         if (k->phases[p].kind == LP_ROW)
             uniforms(e, &k->phases[p]);
         else
@@ -418,8 +423,8 @@ static void phases(ll_emit *e)
 static LLVMValueRef moved(ll_emit *e, LLVMValueRef at, int64_t i, LLVMValueRef *coord, int from, int to)
 {
     for (int d = from; d < to; d++)
-        if (stride_of(e, i, d)) {
-            LLVMValueRef by = LLVMBuildMul(e->b, coord[d], stride_of(e, i, d), "");
+        if (ll_stride(e, i, d)) {
+            LLVMValueRef by = LLVMBuildMul(e->b, coord[d], ll_stride(e, i, d), "");
             at = LLVMBuildGEP2(e->b, e->i8, at, &by, 1, "");
         }
     return at;
@@ -436,7 +441,7 @@ static void run(ll_emit *e, LLVMValueRef from, LLVMValueRef to)
     }
     ll_loop_begin(e, &l, from, to, 1);
     for (int64_t i = 0; i < e->k->n_buffers && last >= 0; i++)
-        if (stride_of(e, i, last)) {
+        if (ll_stride(e, i, last)) {
             at[i] = ll_carry(e, &l, e->row[i]);
             e->row[i] = l.phi[at[i]];
         }
@@ -444,8 +449,8 @@ static void run(ll_emit *e, LLVMValueRef from, LLVMValueRef to)
         e->coord[last] = l.i;
     phases(e);
     for (int64_t i = 0; i < e->k->n_buffers && last >= 0; i++)
-        if (stride_of(e, i, last)) {
-            LLVMValueRef by = stride_of(e, i, last);
+        if (ll_stride(e, i, last)) {
+            LLVMValueRef by = ll_stride(e, i, last);
             l.next[at[i]] = LLVMBuildGEP2(e->b, e->i8, e->row[i], &by, 1, "");
         }
     ll_loop_end(e, &l);

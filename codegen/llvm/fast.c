@@ -59,7 +59,7 @@ static bool scales_once(const ll_emit *e, const lp_inst *in, uint32_t *p, uint32
 
 static LLVMValueRef part_of(ll_emit *e, LLVMValueRef x, int from, int width)
 {
-    LLVMValueRef lane[64];
+    LLVMValueRef lane[LL_MOST_WIDTH];
     for (int i = 0; i < width; i++)
         lane[i] = LLVMConstInt(e->i32, (uint64_t)(from + i), false);
     return LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(lane, (unsigned)width), "");
@@ -68,7 +68,7 @@ static LLVMValueRef part_of(ll_emit *e, LLVMValueRef x, int from, int width)
 static LLVMValueRef scale(ll_emit *e, LLVMValueRef p, LLVMValueRef n, int width)
 {
     if (width > 16) {
-        LLVMValueRef lane[64], half[2];
+        LLVMValueRef lane[LL_MOST_WIDTH], half[2];
         for (int h = 0; h < 2; h++)
             half[h] = scale(e, part_of(e, p, h * width / 2, width / 2), part_of(e, n, h * width / 2, width / 2), width / 2);
         for (int i = 0; i < width; i++)
@@ -119,11 +119,42 @@ static LLVMValueRef divide(ll_emit *e, LLVMValueRef x, LLVMValueRef d, int width
     return phi;
 }
 
+static bool has_checked_division(const ll_emit *e, int width) { return e->isa == LL_AVX512 && width >= 16; }
+
+/* x / d where the kernel promises their ranges. q = x y + x y', y + y' the reciprocal to twice its digits, is one of the quotient's two neighbours, and one correction by
+ * its exact remainder rounds it correctly (Markstein's theorem wants just that of q, and y correctly rounded): four operations. y' = (1 - d y) y. */
+static LLVMValueRef quotient(ll_emit *e, LLVMValueRef x, LLVMValueRef d, int width)
+{
+    LLVMValueRef one = LLVMConstReal(e->f32, 1), minus = LLVMBuildFNeg(e->b, d, ""), y = LLVMBuildFDiv(e->b, one, d, "");
+    LLVMValueRef rest = ll_splat(e, LLVMBuildFMul(e->b, fma_of(e, minus, y, one), y, ""), width);
+    LLVMValueRef all = ll_splat(e, y, width), neg = ll_splat(e, minus, width);
+    LLVMValueRef q = fma_of(e, x, all, LLVMBuildFMul(e->b, x, rest, ""));
+    return fma_of(e, fma_of(e, q, neg, x), all, q);
+}
+
+/* QUOT: by `quotient` in rows that promise, else as DIV is divided there */
+static LLVMValueRef promised(ll_emit *e, LLVMValueRef promise, LLVMValueRef x, LLVMValueRef d, int width)
+{
+    LLVMBasicBlockRef near = ll_block(e, "near"), far = ll_block(e, "far"), join = ll_block(e, "joined");
+    LLVMBuildCondBr(e->b, promise, near, far);
+    ll_at(e, near);
+    LLVMValueRef q[2] = {quotient(e, x, d, width), NULL};
+    LLVMBuildBr(e->b, join);
+    ll_at(e, far);
+    q[1] = has_checked_division(e, width) ? divide(e, x, d, width) : LLVMBuildFDiv(e->b, x, ll_splat(e, d, width), "");
+    LLVMBasicBlockRef from[2] = {near, LLVMGetInsertBlock(e->b)};
+    LLVMBuildBr(e->b, join);
+    ll_at(e, join);
+    LLVMValueRef phi = LLVMBuildPhi(e->b, LLVMTypeOf(x), "");
+    LLVMAddIncoming(phi, q, from, 2);
+    return phi;
+}
+
 /* ---- approximations, of fast kernels: 14 bits by the instruction, then a Newton step ------------------------------------------------------ */
 /* x's `width` lanes in pieces of at most 16, each by `step` */
 static LLVMValueRef in_pieces(ll_emit *e, LLVMValueRef x, int width, LLVMValueRef (*step)(ll_emit *e, LLVMValueRef x, int width))
 {
-    LLVMValueRef lane[64], half[2];
+    LLVMValueRef lane[LL_MOST_WIDTH], half[2];
     if (width <= 16)
         return step(e, x, width);
     for (int h = 0; h < 2; h++)
@@ -174,11 +205,18 @@ LLVMValueRef ll_reciprocal_root(ll_emit *e, LLVMValueRef x, int width)
     return LLVMBuildFDiv(e->b, ll_splat(e, LLVMConstReal(e->f32, 1), width), ll_call(e, "llvm.sqrt", &t, 1, &x, 1), "");
 }
 
+/* In short rows latency counts: with AVX2 a division's is less than that of a reciprocal and what follows it, and a second reduction costs a fifth of rows of 32. */
+bool ll_takes_promises(const ll_emit *e) { return e->isa == LL_AVX512 || (e->isa == LL_AVX2 && !e->k->inner.sym && e->k->inner.size > LP_SHORT_ROW); }
+
 LLVMValueRef ll_fast(ll_emit *e, uint32_t i, const ll_active *a)
 {
     const lp_inst *in = at(e, i);
     uint32_t p, t;
-    if (e->isa != LL_AVX512 || in->type != KN_F32 || a->width < 8)
+    if (in->type != KN_F32 || a->width < 8 || e->isa == LL_BASELINE)
+        return NULL;
+    if (in->op == LP_QUOT && ll_takes_promises(e) && e->varies[in->b] && !e->varies[in->c] && !e->varies[in->a])
+        return promised(e, e->v[in->a].uniform, ll_get(e, in->b, a->width), e->v[in->c].uniform, a->width);
+    if (e->isa != LL_AVX512)
         return NULL;
     if (scales(e, in, &p, &t)) {
         LLVMValueRef magic = ll_splat(e, LLVMConstReal(e->f32, 0x1.8p23), a->width);
@@ -188,7 +226,7 @@ LLVMValueRef ll_fast(ll_emit *e, uint32_t i, const ll_active *a)
         LLVMValueRef magic = ll_splat(e, LLVMConstReal(e->f32, 0x1.8p23 + 1), a->width);
         return scale(e, ll_get(e, p, a->width), LLVMBuildFSub(e->b, ll_get(e, t, a->width), magic, ""), a->width);
     }
-    if (in->op == LP_DIV && a->width >= 16 && e->varies[in->a] && !e->varies[in->b] && e->k->insts[in->b].op != LP_CONST)
+    if (in->op == LP_DIV && has_checked_division(e, a->width) && e->varies[in->a] && !e->varies[in->b] && e->k->insts[in->b].op != LP_CONST)
         return divide(e, ll_get(e, in->a, a->width), e->v[in->b].uniform, a->width);
     return NULL;
 }

@@ -45,7 +45,7 @@ LLVMValueRef ll_splat(ll_emit *e, LLVMValueRef x, int width)
     if (width == 1)
         return x;
     if (LLVMIsConstant(x)) {
-        LLVMValueRef all[64];
+        LLVMValueRef all[LL_MOST_WIDTH];
         for (int i = 0; i < width; i++)
             all[i] = x;
         return LLVMConstVector(all, (unsigned)width);
@@ -59,7 +59,7 @@ LLVMValueRef ll_splat(ll_emit *e, LLVMValueRef x, int width)
 LLVMValueRef ll_lanes(ll_emit *e, LLVMTypeRef t, int width, int64_t scale)
 {
     (void)e;
-    LLVMValueRef each[64];
+    LLVMValueRef each[LL_MOST_WIDTH];
     for (int i = 0; i < width; i++)
         each[i] = LLVMConstInt(t, (uint64_t)(i * scale), true);
     return width == 1 ? each[0] : LLVMConstVector(each, (unsigned)width);
@@ -331,6 +331,7 @@ static LLVMValueRef arithmetic(ll_emit *e, const lp_inst *in, LLVMValueRef *x, c
     case LP_SUB: return f ? LLVMBuildFSub(e->b, x[0], x[1], "") : LLVMBuildSub(e->b, x[0], x[1], "");
     case LP_MUL: return f ? LLVMBuildFMul(e->b, x[0], x[1], "") : LLVMBuildMul(e->b, x[0], x[1], "");
     case LP_DIV: return divide(e, in->type, x, a);
+    case LP_QUOT: return divide(e, in->type, x + 1, a);
     case LP_FMA:
         if (f)
             return rounding(e, "fma", in->type, x, 3, a);
@@ -380,7 +381,7 @@ static void compute(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef *ou
     uint32_t from[3] = {in->a, in->b, in->c};
     LLVMValueRef x[3] = {0};
     int n = ll_operands(in);
-    for (int j = 0; j < n; j++)
+    for (int j = in->op == LP_QUOT; j < n; j++)
         x[j] = ll_get(e, from[j], a->width);
     *out = arithmetic(e, in, x, a);
 }

@@ -40,7 +40,7 @@ typedef struct ll_accumulator { /* of one REDUCE in the phase being emitted */
     LLVMValueRef total;         /* SUM, PROD: over the chunks so far */
 } ll_accumulator;
 
-enum { LL_MAX_REDUCE = 32, LL_SLOTS = 4, LL_MAX_BUFFERS = 64 };
+enum { LL_MAX_REDUCE = 32, LL_SLOTS = 4, LL_MAX_BUFFERS = 64, LL_MOST_WIDTH = 4 * LL_LANES /* of a body */ };
 
 typedef struct ll_emit {
     const lp_kernel *k;
@@ -55,6 +55,7 @@ typedef struct ll_emit {
     LLVMBasicBlockRef entry;
     ll_value *v;                /* by instruction */
     bool *varies;               /* by instruction: differs along the row */
+    bool *dead;                 /* by instruction: nobody takes its value */
     LLVMValueRef *base;         /* by buffer: pointer given by the program, offset applied */
     LLVMValueRef *row;          /* by buffer: address of element 0 of the current row */
     LLVMValueRef *stride;       /* by buffer and dimension, in bytes: NULL where it is zero; the inner one (last) only where it is neither 0 nor 1 */
@@ -105,11 +106,14 @@ LLVMValueRef ll_call(ll_emit *e, const char *name, LLVMTypeRef *overload, int n_
 LLVMValueRef ll_lanes(ll_emit *e, LLVMTypeRef t, int width, int64_t scale);         /* <0, scale, 2 scale …> */
 static inline bool ll_is_float(int type) { return type == KN_F32 || type == KN_F64; }
 static inline bool ll_is_signed(int type) { return type == KN_I8 || type == KN_I16 || type == KN_I32 || type == KN_I64; }
+/* Of a buffer in a dimension, in bytes; NULL: zero */
+static inline LLVMValueRef ll_stride(const ll_emit *e, int64_t buffer, int d) { return e->stride[buffer * (LP_MAX_OUTER + 1) + d]; }
 int ll_bytes(int type);
 int ll_operands(const lp_inst *in);                              /* how many values it takes */
 
 /* ---- fast.c: a faster form of element value i with the same bits; NULL: there is none */
 LLVMValueRef ll_fast(ll_emit *e, uint32_t i, const ll_active *a);
+bool ll_takes_promises(const ll_emit *e);       /* QUOT's predicate is of use */
 LLVMValueRef ll_reciprocal(ll_emit *e, LLVMValueRef x, int width);         /* LP_RCP */
 LLVMValueRef ll_reciprocal_root(ll_emit *e, LLVMValueRef x, int width);    /* LP_RSQRT */
 
@@ -121,12 +125,17 @@ void ll_store_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef value);
 void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos, LLVMValueRef ahead /* bytes */);
 bool ll_masks_well(const ll_emit *e, uint32_t buffer);          /* masked accesses of it are single instructions */
 
+/* ---- ahead.c: fetching ahead */
+int ll_ahead_phase(const ll_emit *e);                           /* the phase whose bodies fetch, -1 */
+void ll_fetch_ahead(ll_emit *e, int width, LLVMValueRef pos);   /* what goes into a body of it */
+
 /* ---- reduce.c: REDUCE in canonical order */
 bool ll_reduce_begin(ll_emit *e, const lp_phase *p);            /* collects the phase's REDUCEs into e->red; accumulators at their start */
 void ll_reduce_carry(ll_emit *e, ll_loop *l, bool totals);      /* accumulators (or totals) become phis of the loop */
 void ll_reduce_carried(ll_emit *e, ll_loop *l, bool totals);    /* before its end: the phis' next values */
 void ll_reduce_after(ll_emit *e, ll_loop *l, bool totals);      /* after its end */
 void ll_reduce_step(ll_emit *e, const ll_active *a, LLVMValueRef pos);
+bool ll_reduce_is_free(const ll_emit *e);       /* of the phase's REDUCEs each gives the same bits in any order */
 void ll_reduce_chunk(ll_emit *e);                               /* end of a chunk: folds and adds to the totals, restarts the lanes */
 void ll_reduce_finish(ll_emit *e, bool chunked);                /* defines the row values */
 bool ll_reduce_in_order(lp_reduce kind);                        /* its result depends on the order */
@@ -138,7 +147,7 @@ void ll_columns_begin(ll_emit *e);                              /* what varies; 
 void ll_columns(ll_emit *e, LLVMValueRef from, LLVMValueRef to);        /* columns of one run; e->row: the addresses of the first */
 
 /* ---- session.c: objects */
-void *ll_compile(const lp_kernel *k, const char *dump_dir, size_t *bytes);
+void *ll_compile(const lp_kernel *k, bool quick, const char *dump_dir, size_t *bytes);
 void ll_shutdown(void);
 
 #endif

@@ -34,7 +34,7 @@ static LLVMValueRef mask_of(ll_emit *e, const ll_active *a)
 {
     if (a->mask)
         return a->mask;
-    LLVMValueRef bits[64];
+    LLVMValueRef bits[LL_MOST_WIDTH];
     for (int i = 0; i < a->width; i++)
         bits[i] = LLVMConstInt(e->i1t, i < a->count, false);
     return LLVMConstVector(bits, (unsigned)a->width);

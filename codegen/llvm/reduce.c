@@ -82,7 +82,7 @@ bool ll_reduce_begin(ll_emit *e, const lp_phase *p)
     e->n_red = 0;
     for (uint32_t i = p->first; i < p->first + p->n; i++) {
         const lp_inst *in = &e->k->insts[i];
-        if (in->op != LP_REDUCE)
+        if (in->op != LP_REDUCE || e->dead[i])
             continue;
         if (e->n_red == LL_MAX_REDUCE) {
             ll_refuse(e, "more than %d reductions in one phase", LL_MAX_REDUCE);
@@ -160,7 +160,7 @@ static LLVMValueRef widen(ll_emit *e, LLVMValueRef x, const ll_active *a, LLVMVa
 
 static LLVMValueRef part(ll_emit *e, LLVMValueRef x, int from, int n)
 {
-    LLVMValueRef pick[LL_LANES];
+    LLVMValueRef pick[2 * LL_LANES];
     for (int i = 0; i < n; i++)
         pick[i] = LLVMConstInt(e->i32, (uint64_t)(from + i), false);
     return LLVMBuildShuffleVector(e->b, x, LLVMGetPoison(LLVMTypeOf(x)), LLVMConstVector(pick, (unsigned)n), "");
@@ -197,6 +197,17 @@ static bool add_product(ll_emit *e, ll_accumulator *r, const ll_active *a)
     return true;
 }
 
+/* Any order gives the same bits. */
+static bool is_free(const ll_emit *e, const ll_accumulator *r) { return !r->index && !(in_order(r->kind) && ll_is_float(type_of(e, r))); }
+
+bool ll_reduce_is_free(const ll_emit *e)
+{
+    bool all = e->n_red > 0;
+    for (int i = 0; i < e->n_red; i++)
+        all &= is_free(e, &e->red[i]);
+    return all;
+}
+
 void ll_reduce_step(ll_emit *e, const ll_active *a, LLVMValueRef pos)
 {
     for (int i = 0; i < e->n_red; i++) {
@@ -206,9 +217,15 @@ void ll_reduce_step(ll_emit *e, const ll_active *a, LLVMValueRef pos)
         LLVMValueRef x = ll_get(e, e->k->insts[r->inst].a, a->width);
         if (r->lane_type != ll_type(e, type_of(e, r)))
             x = LLVMBuildSExt(e->b, x, ll_vector(r->lane_type, a->width), "");
-        if (a->width <= LL_LANES)
-            join(e, r, widen(e, x, a, identity(e, r)), pos);
-        for (int from = 0; a->width > LL_LANES && from < a->width; from += LL_LANES)        /* whole vectors, one after another */
+        int width = a->width;
+        for (; is_free(e, r) && width > LL_LANES; width /= 2)       /* a tree, so that the accumulator waits once a body */
+            x = combine(e, r, part(e, x, 0, width / 2), part(e, x, width / 2, width / 2));
+        if (width <= LL_LANES) {
+            ll_active lanes = a->width > LL_LANES ? (ll_active){.width = width, .count = width} : *a;
+            join(e, r, widen(e, x, &lanes, identity(e, r)), pos);
+            continue;
+        }
+        for (int from = 0; from < a->width; from += LL_LANES)        /* whole vectors, one after another */
             join(e, r, part(e, x, from, LL_LANES), LLVMBuildAdd(e->b, pos, ll_int(e, from), ""));
     }
 }

@@ -180,7 +180,7 @@ static bool optimise(LLVMModuleRef m, LLVMTargetMachineRef tm)
 static bool build(const lp_kernel *k, LLVMContextRef cx, LLVMModuleRef m, ll_isa isa, const char *symbol)
 {
     size_t n = (size_t)k->n_insts + 1, buffers = (size_t)k->n_buffers + 1;
-    size_t bytes = sizeof(ll_emit) + n * (sizeof(ll_value) + sizeof(uint32_t) + sizeof(bool)) + (LP_MAX_OUTER + 3) * buffers * sizeof(LLVMValueRef) + 64;
+    size_t bytes = sizeof(ll_emit) + n * (sizeof(ll_value) + sizeof(uint32_t) + 2 * sizeof(bool)) + (LP_MAX_OUTER + 3) * buffers * sizeof(LLVMValueRef) + 64;
     ll_emit *e = ll_host->alloc(bytes);
     if (!e)
         return false;
@@ -191,6 +191,8 @@ static bool build(const lp_kernel *k, LLVMContextRef cx, LLVMModuleRef m, ll_isa
     e->stride = e->row + buffers;
     e->last_use = (uint32_t *)(e->stride + (LP_MAX_OUTER + 1) * buffers);
     e->varies = (bool *)(e->last_use + n);
+    e->dead = e->varies + n;
+    e->dead = e->varies + n;
     e->k = k, e->isa = isa, e->cx = cx, e->m = m;
     e->b = LLVMCreateBuilderInContext(cx);
     bool ok = ll_emit_kernel(e, symbol);
@@ -201,10 +203,10 @@ static bool build(const lp_kernel *k, LLVMContextRef cx, LLVMModuleRef m, ll_isa
     return ok;
 }
 
-static LLVMMemoryBufferRef object_of(const lp_kernel *k, const char *symbol, const char *dump_dir)
+static LLVMMemoryBufferRef object_of(const lp_kernel *k, bool quick, const char *symbol, const char *dump_dir)
 {
     bool bad = false;
-    machine *t = borrow(isa_now(), k->n_insts > QUICK);
+    machine *t = borrow(isa_now(), quick || k->n_insts > QUICK);
     if (!t)
         return NULL;
     LLVMContextRef cx = LLVMContextCreate();
@@ -251,7 +253,7 @@ static void name_symbol(char *symbol, size_t size, const lp_kernel *k, uint64_t 
     }
 }
 
-void *ll_compile(const lp_kernel *k, const char *dump_dir, size_t *bytes)
+void *ll_compile(const lp_kernel *k, bool quick, const char *dump_dir, size_t *bytes)
 {
     char symbol[96];
     pthread_mutex_lock(&lock);
@@ -259,7 +261,7 @@ void *ll_compile(const lp_kernel *k, const char *dump_dir, size_t *bytes)
     uint64_t number = serial++;
     pthread_mutex_unlock(&lock);
     name_symbol(symbol, sizeof symbol, k, number);
-    LLVMMemoryBufferRef object = object_of(k, symbol, dump_dir);
+    LLVMMemoryBufferRef object = object_of(k, quick, symbol, dump_dir);
     if (!object)
         return NULL;
     *bytes = LLVMGetBufferSize(object);

@@ -222,7 +222,7 @@ bool op_attention(op_text *o)
     p.rank = p.y->rank - 2;
     kn_dtype d = p.q->dtype;
     if ((d != KN_F32 && d != KN_F16 && d != KN_BF16) || p.k->dtype != d || p.v->dtype != d || p.y->dtype != d || p.rank < 0 || p.q->rank < 2 || p.k->rank < 2
-        || p.v->rank < 2 || (p.mask && ((p.mask->dtype != d && p.mask->dtype != KN_BOOL) || p.mask->rank < 1)) || strcmp(o->index, "int"))
+        || p.v->rank < 2 || (p.mask && ((p.mask->dtype != d && p.mask->dtype != KN_BOOL) || p.mask->rank < 1)) || !o->ints)
         return false;
     p.rows = p.y->sizes[p.rank];
     p.width = p.y->sizes[p.rank + 1];

@@ -40,7 +40,8 @@ static char *source(const cg_request *r, cg_launch *launch)
     return text;
 }
 
-static cg_device_backend backend = {CG_DEVICE_ABI, "nvrtc", "", source, nv_product, nv_op, nv_image, nv_close};
+static const cg_device_backend backend = {CG_DEVICE_ABI, "nvrtc", nv_options, nv_version, nv_library, source, nv_product, nv_op, nv_image,
+    nv_close};
 
 __attribute__((visibility("default"))) const cg_device_backend *kn_device_backend_open(const cg_host *host);
 __attribute__((visibility("default"))) const cg_device_backend *kn_device_backend_open(const cg_host *host)
@@ -48,9 +49,5 @@ __attribute__((visibility("default"))) const cg_device_backend *kn_device_backen
     if (host->abi != CG_BACKEND_ABI)
         return NULL;
     nv_host = host;
-    const char *version = nv_version();
-    if (!version)
-        return NULL;
-    backend.version = version;
-    return &backend;
+    return nv_there() ? &backend : NULL;
 }

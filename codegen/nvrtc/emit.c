@@ -6,7 +6,7 @@
  * from the row's length alone, and so does the order of a reduction. Up to 16,384 elements a row's values that several passes want stay in registers.
  *
  * An access is up to 16 bytes wide where the buffer is dense along the row and offset, strides and pointer are multiples of that; others go element by element.
- * Indices are 32-bit where every offset and the number of elements are below 2^31.
+ * Indices are 32-bit where every offset and the number of elements are below 2^31 by more than a step of a loop over them.
  *
  * Barriers: around stores of row passes (all threads read what one thread writes), and in the reducers. Refused: more than 32 buffers. */
 #include "codegen/nvrtc/nv.h"
@@ -14,6 +14,8 @@
 #include <string.h>
 
 enum { BLOCK = 256, WARP_ROW = 512, WARPS = 8, WIDEST = 16 /* bytes */, KEPT = 16 /* elements of a thread */, MAX_BLOCKS = 1 << 20, NAME = 64 };
+/* A loop's index is the last one plus a step when it ends: of rows MAX_BLOCKS * WARPS at most, of elements 1,024 * 4. */
+#define MAX_INT_INDEX ((INT64_C(1) << 31) - ((int64_t)MAX_BLOCKS * WARPS))
 
 void nv_refuse(nv_emit *e, const char *format, ...)
 {
@@ -55,9 +57,9 @@ static void choose_index(nv_emit *e)
     e->total_rows = 1;
     for (int d = 0; d < k->n_outer; d++)
         e->total_rows *= k->outer[d].size;
-    bool small = e->total_rows * k->inner.size < INT64_C(1) << 31;
+    bool small = e->total_rows * k->inner.size < MAX_INT_INDEX;
     for (int64_t b = 0; b < k->n_buffers; b++)
-        small = small && span(k, &k->buffers[b]) < INT64_C(1) << 31;
+        small = small && span(k, &k->buffers[b]) < MAX_INT_INDEX;
     e->index = small ? "int" : "long long";
 }
 

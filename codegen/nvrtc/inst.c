@@ -188,6 +188,7 @@ static void expression(nv_emit *e, char *buf, size_t size, const lp_inst *n)
         break;
     case LP_PNOT: snprintf(buf, size, "!%s", o[0]); break;
     case LP_SEL: snprintf(buf, size, "%s ? %s : %s", o[0], o[1], o[2]); break;
+    case LP_QUOT: snprintf(buf, size, "%s(%s, %s)", functions[LP_DIV][n->type == KN_F64], o[1], o[2]); break;
     case LP_CVT: convert(buf, size, e->k->insts[n->a].type, n->type, o[0]); break;
     case LP_BITS: bits(e, buf, size, n, o[0]); break;
     case LP_CALL1: snprintf(buf, size, "%s(%s)", n->imm.name, o[0]); break;

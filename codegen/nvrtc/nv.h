@@ -78,6 +78,8 @@ typedef struct nv_tile {
 } nv_tile;
 void nv_tile_mma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t);
 void nv_tile_ffma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t);
+/* Sets a_wide and b_wide, from which dimensions are dense; up to `most` elements. */
+void nv_tile_widths(nv_tile *t, const kb_gemm *g, int most, bool aligned);
 /* Elements that one copy may take, up to `most`: the operand's dense stride is 1 and everything else a multiple. */
 int nv_copy_width(int64_t dense, int64_t other, const int64_t *batch, int rank, int most, bool aligned);
 extern const char nv_async_helpers[];                   /* asynchronous copies: sm_80 and up */
@@ -89,7 +91,10 @@ char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_la
 
 /* ---- compile.c */
 void *nv_image(const char *source, const char *name, int arch, bool ptx, const char *dump_dir, size_t *bytes, double *ms, char *log, size_t log_size);
-const char *nv_version(void);                           /* "13.0"; NULL after host->fail */
+bool nv_there(void);                                    /* is there an NVRTC? Not opened where its file is seen; false after host->fail */
+const char *nv_version(void);                           /* "13.0", opened for it; NULL after host->fail */
+const char *nv_library(void);                           /* its file, or "" where that isn't known */
+extern const char nv_options[];
 void nv_close(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* op.c: operators with kernels of their own: embedding, index_select, gather, cat, stack, triangles, arange; attention.c, window.c,
- * fold.c, place.c, order.c and random.c have more.
+ * fold.c, place.c, order.c, random.c and select.c have more.
  *
  * Parameters are the operands and results in order (of a number its 8 bytes in the pointer's place), a pointer to an int that is set where a value is out of
  * range, for operators that check, then cg_launch.param. Sizes and strides are parameters, dtypes and ranks are in the text. What isn't known here gives no text:
@@ -31,8 +31,10 @@ void op_integers(op_text *o, const char *stem, int n, const int64_t *values)
 
 const kb_layout *op_in_layout(const op_text *o, int k) { return k < o->c->n_in && o->c->in[k].layout && !o->c->in[k].weak ? o->c->in[k].layout : NULL; }
 
-static bool is_small(const kb_call *c)
+/* The largest offset or number of elements of all operands and results */
+static int64_t extent(const kb_call *c)
 {
+    int64_t most = 0;
     for (int i = 0; i < c->n_in + c->n_out; i++) {
         const kb_buf *b = i < c->n_in ? &c->in[i] : &c->out[i - c->n_in];
         int64_t last = 0;
@@ -40,10 +42,10 @@ static bool is_small(const kb_call *c)
             continue;
         for (int d = 0; d < b->layout->rank; d++)
             last += (b->layout->sizes[d] - 1) * b->layout->strides[d];
-        if (b->layout->numel >= INT64_C(1) << 31 || last >= INT64_C(1) << 31)
-            return false;
+        last = b->layout->numel > last ? b->layout->numel : last;
+        most = last > most ? last : most;
     }
-    return true;
+    return most;
 }
 
 /* a type of that many bytes, for copies */
@@ -80,7 +82,7 @@ void op_each(op_text *o, int64_t all)
     const char *u = strcmp(o->index, "int") ? "unsigned long long" : "unsigned";
     op_integer(o, "all", all);
     nv_put(&o->text, "    for (%s t = blockIdx.x * (%s)%d + threadIdx.x; t < all; t += gridDim.x * (%s)%d) {\n", u, u, BLOCK, u, BLOCK);
-    o->l->blocks = (all + BLOCK - 1) / BLOCK;
+    o->l->blocks = all ? (all + BLOCK - 1) / BLOCK : 1;        /* a grid has a block at least */
     if (o->l->blocks > MAX_BLOCKS)
         o->l->blocks = MAX_BLOCKS;
     o->l->threads_x = BLOCK;
@@ -273,6 +275,10 @@ static bool write_op(op_text *o)
     case OP_randint: return op_randint(o);
     case OP_bernoulli: return op_bernoulli(o);
     case OP_dropout: return op_dropout(o);
+    case OP_multinomial: return op_multinomial(o);
+    case OP_nonzero: return op_nonzero(o);
+    case OP_masked_select: return op_masked_select(o);
+    case OP_bincount: return op_bincount(o);
     case OP_conv1d: return op_conv(o, 1, false);
     case OP_conv2d: return op_conv(o, 2, false);
     case OP_conv_transpose1d: return op_conv(o, 1, true);
@@ -304,7 +310,8 @@ static const char *op_name(kb_opcode op)
 
 char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *l)
 {
-    op_text o = {.c = c, .l = l, .index = is_small(c) ? "int" : "long long", .aligned = aligned, .arch = arch};
+    op_text o = {.c = c, .l = l, .index = extent(c) < OP_INT ? "int" : "long long", .ints = extent(c) < INT64_C(1) << 31,
+        .aligned = aligned, .arch = arch};
     nv_text all = {0};
     char bounds[16] = "";
     (void)multiprocessors;

@@ -1,16 +1,20 @@
-/* op.h: what the files share that write operators' own kernels: op.c, attention.c, window.c, fold.c, place.c, order.c, random.c. */
+/* op.h: what the files share that write operators' own kernels: op.c, attention.c, window.c, fold.c, place.c, order.c, random.c,
+ * select.c. */
 #ifndef NV_OP_H
 #define NV_OP_H
 #include "codegen/nvrtc/nv.h"
 #include <string.h>
 
-enum { OP_BLOCK = 256 };
+/* Indices are ints where no offset and no number of elements reaches OP_INT: sums and differences of two, and twice one, are ints then,
+ * too. */
+enum { OP_BLOCK = 256, OP_INT = 1 << 30 };
 
 typedef struct op_text {
     nv_text helpers, text, args;        /* what comes before the function; its body; its list of parameters */
     const kb_call *c;
     cg_launch *l;
     const char *index;
+    bool ints;                  /* every single offset and number of elements is an int: where the text itself says int */
     bool aligned;
     int arch;
     int blocks;                 /* that a multiprocessor is to have room for; 0: not said */
@@ -54,5 +58,9 @@ bool op_cumulate(op_text *o);
 bool op_running_best(op_text *o);
 bool op_sort(op_text *o);
 bool op_topk(op_text *o);
+bool op_nonzero(op_text *o);
+bool op_masked_select(op_text *o);
+bool op_bincount(op_text *o);
+bool op_multinomial(op_text *o);
 
 #endif

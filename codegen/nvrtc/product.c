@@ -120,6 +120,14 @@ int nv_copy_width(int64_t dense, int64_t other, const int64_t *batch, int rank, 
     return width;
 }
 
+void nv_tile_widths(nv_tile *t, const kb_gemm *g, int most, bool aligned)
+{
+    t->a_wide = t->a_dense_k ? nv_copy_width(g->a_col, g->m == 1 ? 0 : g->a_row, g->a_batch, g->batch_rank, most, aligned)
+                             : nv_copy_width(g->a_row, g->k == 1 ? 0 : g->a_col, g->a_batch, g->batch_rank, most, aligned);
+    t->b_wide = t->b_dense_k ? nv_copy_width(g->b_row, g->n == 1 ? 0 : g->b_col, g->b_batch, g->batch_rank, most, aligned)
+                             : nv_copy_width(g->b_col, g->k == 1 ? 0 : g->b_row, g->b_batch, g->batch_rank, most, aligned);
+}
+
 /* A number's value as f32, from its 8 bytes; the CPU goes by way of f64, too. */
 static void factor(nv_text *t, const char *name, kn_dtype d)
 {

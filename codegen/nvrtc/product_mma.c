@@ -7,6 +7,7 @@
  * The sums of a block pass through shared memory once more, so that results, bias and what an epilogue reads are accessed along rows; where warps share a
  * tile's k they are added there, in the order of warps. Each sum goes over k in steps of 16 in order; inside a step the order is the hardware's. */
 #include "codegen/nvrtc/nv.h"
+#include "codegen/nvrtc/pipeline.h"
 
 const char nv_async_helpers[] =
     "KN_FN unsigned kn_at(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }\n"
@@ -38,56 +39,19 @@ const char nv_matrix_helpers[] =
     /* Where a chunk of 8 elements lies, in rows of CHUNKS chunks: eight neighbouring rows' chunks are in eight different groups of banks */
     "template <int CHUNKS> KN_FN int kn_place(int row, int chunk)\n"
     "{ return (row * CHUNKS + (chunk ^ (CHUNKS >= 8 ? row & 7 : row / (8 / (CHUNKS < 8 ? CHUNKS : 8)) & (CHUNKS - 1)))) * 8; }\n"
-    /* R rows of C elements, from an origin with that many rows and columns left, WIDE elements a copy; the column stride counts where WIDE is 1 */
-    "template <int R, int C, int WIDE, int THREADS> KN_FN void kn_fetch(unsigned short *to, const unsigned short"
-    " *__restrict__ from, long long row, long long col, int rows, int cols)\n"
-    "{\n"
-    "  enum { ALL = R * C / WIDE };\n"
-    "#pragma unroll\n"
-    "  for (int e = 0; e < (ALL + THREADS - 1) / THREADS; e++) {\n"
-    "    const int f = threadIdx.x + e * THREADS, r = f / (C / WIDE), c = f % (C / WIDE) * WIDE;\n"
-    "    if (ALL % THREADS && f >= ALL) break;\n"
-    "    const int left = r < rows ? cols - c : 0;\n"
+    PIPELINE_FETCH("unsigned short",
     "    unsigned short *const at = to + kn_place<C / 8>(r, c / 8) + c % 8;\n"
     "    if (WIDE == 1) *at = left > 0 ? from[r * row + c * col] : (unsigned short)0;\n"
-    "    else { const int n = kn_clamp(left, WIDE); kn_copy<WIDE == 1 ? 4 : WIDE * 2>(at, n ? from + r * row + c : from, n * 2); }\n"
-    "  }\n"
-    "}\n";
+    "    else { const int n = kn_clamp(left, WIDE); kn_copy<WIDE == 1 ? 4 : WIDE * 2>(at, n ? from + r * row + c : from, n * 2); }\n");
 
 static const char body[] =
-    "    extern __shared__ __align__(16) unsigned char dynamic[];\n"
-    "    enum { WM = M / WARPS_M, WN = N / WARPS_N, MT = WM / 16, NT = WN / 8, PITCH = N + 8 };\n"
-    "    T *const as = (T *)dynamic, *const bs = as + STAGES * M * TK;\n"
-    "    PLACE\n"
-    "    BATCH\n"
+    PIPELINE_SHAPES
+    "    enum { WM = M / WARPS_M, WN = N / WARPS_N, MT = WM / 16, NT = WN / 8, SA = AR * AC, SB = BR * BC, PITCH = N + 8 };\n"
+    PIPELINE_OPEN
     "    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;\n"
     "    const int wm = warp % WARPS_M * WM, wn = warp / WARPS_M % WARPS_N * WN, wk = warp / (WARPS_M * WARPS_N);\n"
-    "    const long long row0 = (long long)tile_m * M, col0 = (long long)tile_n * N;\n"
-    "    const int rows = kn_clamp(m - row0, M), cols = kn_clamp(n - col0, N), strips = (int)((k + TK - 1) / TK);\n"
-    "    a += row0 * a_row;\n"
-    "    b += col0 * b_col;\n"
-    "    auto fetch = [&](int strip) {\n"
-    "        const long long k0 = (long long)strip * TK;\n"
-    "        const int left = kn_clamp(k - k0, TK);\n"
-    "        T *const to_a = as + strip % STAGES * (M * TK), *const to_b = bs + strip % STAGES * (N * TK);\n"
-    "        if (A_DENSE_K) kn_fetch<M, TK, A_WIDE, THREADS>(to_a, a + k0 * a_col, a_row, a_col, rows, left);\n"
-    "        else kn_fetch<TK, M, A_WIDE, THREADS>(to_a, a + k0 * a_col, a_col, a_row, left, rows);\n"
-    "        if (B_DENSE_K) kn_fetch<N, TK, B_WIDE, THREADS>(to_b, b + k0 * b_row, b_col, b_row, cols, left);\n"
-    "        else kn_fetch<TK, N, B_WIDE, THREADS>(to_b, b + k0 * b_row, b_row, b_col, left, cols);\n"
-    "    };\n"
     "    float sum[MT][NT][4] = {};\n"
-    "#pragma unroll\n"
-    "    for (int s = 0; s < STAGES - 1; s++) {\n"
-    "        if (s < strips) fetch(s);\n"
-    "        kn_commit();\n"
-    "    }\n"
-    "#pragma unroll 1\n"
-    "    for (int s = 0; s < strips; s++) {\n"
-    "        kn_wait<STAGES - 2>();\n"
-    "        __syncthreads();\n"
-    "        if (s + STAGES - 1 < strips) fetch(s + STAGES - 1);\n"
-    "        kn_commit();\n"
-    "        const T *const x = as + s % STAGES * (M * TK), *const y = bs + s % STAGES * (N * TK);\n"
+    PIPELINE_LOOP
     "#pragma unroll\n"
     "        for (int q = 0; q < TK / 16 / WARPS_K; q++) {\n"
     "            const int kk = (q * WARPS_K + wk) * 16;\n"
@@ -107,9 +71,8 @@ static const char body[] =
     "                for (int j = 0; j < NT; j++) MMA(sum[i][j], xs[i], ys[j / 2][j % 2 * 2], ys[j / 2][j % 2 * 2 + 1]);\n"
     "        }\n"
     "    }\n"
-    "    kn_wait<0>();\n"
-    "    __syncthreads();\n"
-    "    float *const tile = (float *)dynamic, *const mine = tile + wk * M * PITCH;\n"
+    PIPELINE_DRAIN
+    "    float *const mine = tile + wk * M * PITCH;\n"
     "#pragma unroll\n"
     "    for (int i = 0; i < MT; i++)\n"
     "#pragma unroll\n"
@@ -119,19 +82,10 @@ static const char body[] =
     "                const float pair[2] = {sum[i][j][h * 2], sum[i][j][h * 2 + 1]};\n"
     "                kn_store(mine + (wm + i * 16 + h * 8 + lane / 4) * PITCH + wn + j * 8 + lane % 4 * 2, pair);\n"
     "            }\n"
-    "    __syncthreads();\n"
-    "#pragma unroll 4\n"
-    "    for (int f = threadIdx.x; f < M * N; f += THREADS) {\n"
-    "        const int i = f / N, j = f % N;\n"
-    "        if (i >= rows || j >= cols) continue;\n"
-    "        const long long row = row0 + i, col = col0 + j;\n"
-    "        float v = tile[i * PITCH + j];\n"
+    PIPELINE_STORE
     "#pragma unroll\n"
     "        for (int w = 1; w < WARPS_K; w++) v += tile[(w * M + i) * PITCH + j];\n"
-    "        WITH_BIAS\n"
-    "        FINISH\n"
-    "    }\n"
-    "}\n";
+    PIPELINE_CLOSE;
 
 /* Large tiles where enough of them are left for every multiprocessor; few rows, or few tiles of a long k: narrow ones whose warps share the k. */
 void nv_tile_mma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t)
@@ -146,10 +100,7 @@ void nv_tile_mma(const kb_gemm *g, int64_t items, int multiprocessors, bool alig
     }
     t->a_dense_k = g->a_col == 1 || g->a_row != 1;
     t->b_dense_k = g->b_row == 1 || g->b_col != 1;
-    t->a_wide = t->a_dense_k ? nv_copy_width(g->a_col, g->m == 1 ? 0 : g->a_row, g->a_batch, g->batch_rank, 8, aligned)
-                             : nv_copy_width(g->a_row, g->k == 1 ? 0 : g->a_col, g->a_batch, g->batch_rank, 8, aligned);
-    t->b_wide = t->b_dense_k ? nv_copy_width(g->b_row, g->n == 1 ? 0 : g->b_col, g->b_batch, g->batch_rank, 8, aligned)
-                             : nv_copy_width(g->b_col, g->k == 1 ? 0 : g->b_row, g->b_batch, g->batch_rank, 8, aligned);
+    nv_tile_widths(t, g, 8, aligned);
     int strips = t->stages * (t->m + t->n) * t->k * 2, sums = t->warps_k * t->m * (t->n + 8) * 4;
     t->shared = strips > sums ? strips : sums;
 }

@@ -1,4 +1,5 @@
-/* random.c: uniform numbers, dropout, randint and bernoulli, element for element those of the CPU (base/philox.h): a thread makes one block of four. */
+/* random.c: uniform numbers, dropout, randint, bernoulli and multinomial with replacement, element for element those of the CPU
+ * (base/philox.h): a thread makes one block of four. */
 #include "codegen/nvrtc/op.h"
 
 static const char philox[] =
@@ -95,5 +96,38 @@ bool op_bernoulli(op_text *o)
         "            const double p = (double)%s(a0[i]);\n"
         "            if (!(p >= 0.0 && p <= 1.0)) *bad = 1;\n"
         "            y0[i] = %s(u < p ? 1.0f : 0.0f);\n        }\n    }\n", op_widened(p->dtype), op_narrowed(p->dtype));
+    return true;
+}
+
+/* With replacement: a thread two draws, each the first category whose running sum exceeds its share of the row's total; sums in f64, in order, as on the CPU. Without,
+ * the order of arrival times decides, logarithms of the C library's: the host's. */
+bool op_multinomial(op_text *o)
+{
+    const kb_layout *p = op_in_layout(o, 0);
+    if (!o->c->words[1])
+        return false;
+    o->l->checks = true;
+    begin_wide(o, 1);
+    op_integer(o, "draws", o->c->words[0]);
+    op_integer(o, "categories", p->sizes[p->rank - 1]);
+    op_integer(o, "row_s", p->rank == 2 ? p->strides[0] : 0);
+    op_integer(o, "s", p->strides[p->rank - 1]);
+    nv_put(&o->text,
+        "            const double u = (double)((unsigned long long)((unsigned)(bits >> 32) >> 5) << 26 | (unsigned)bits >> 6) * 0x1p-53;\n"
+        "            const %1$s *__restrict__ p = a0 + i / draws * row_s;\n"
+        "            double sum = 0;\n"
+        "            bool good = true;\n"
+        "#pragma unroll 4\n"
+        "            for (%2$s k = 0; k < categories; k++) {\n"
+        "                const double v = (double)%3$s(p[k * s]);\n"
+        "                good = good && v >= 0.0 && v <= 1.7976931348623157e308;\n"
+        "                sum = k == 0 ? v : sum + v;\n"
+        "            }\n"
+        "            if (!good || !(sum > 0.0 && sum <= 1.7976931348623157e308)) { *bad = 1; continue; }\n"
+        "            const double target = u * sum;\n"
+        "            double upto = (double)%3$s(p[0]);\n"
+        "            %2$s at = 0;\n"
+        "            while (at < categories - 1 && !(upto > target)) upto = upto + (double)%3$s(p[++at * s]);\n"
+        "            y0[i] = at;\n        }\n    }\n", nv_memory_type(p->dtype), o->index, op_widened(p->dtype));
     return true;
 }

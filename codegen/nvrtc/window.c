@@ -25,6 +25,19 @@ static void both(op_text *o, const char *h, const char *w, const int64_t *list, 
 static int64_t size_at(const kb_layout *l, int from_end) { return l->rank < from_end ? 1 : l->sizes[l->rank - from_end]; }
 static int64_t stride_at(const kb_layout *l, int from_end) { return l->rank < from_end ? 0 : l->strides[l->rank - from_end]; }
 
+/* Positions of taps are ints: neither a padded image nor a window nor a step comes near 2^31. */
+static bool taps_are_ints(const kb_layout *x, int spatial, const int64_t *kernel, const int64_t *stride, const int64_t *padding,
+    const int64_t *dilation)
+{
+    for (int d = 0; d < spatial; d++) {
+        int64_t in = x->sizes[x->rank - spatial + d], step = item(stride, d, kernel[d]), pad = item(padding, d, 0);
+        int64_t apart = dilation ? item(dilation, d, 1) : 1;
+        if (step >= OP_INT || pad >= OP_INT || apart >= OP_INT || kernel[d] >= OP_INT || in + 2 * pad + apart * kernel[d] >= OP_INT)
+            return false;
+    }
+    return true;
+}
+
 /* ---- convolutions ------------------------------------------------------------------------------------------------------------------- */
 static const char conv_body[] =
     "        int rest = t;\n"
@@ -58,9 +71,11 @@ bool op_conv(op_text *o, int spatial, bool transposed)
     const kb_layout *x = op_in_layout(o, 0), *w = op_in_layout(o, 1), *bias = op_in_layout(o, 2), *y = o->c->out[0].layout;
     const int64_t *words = o->c->words, *padding = after(words), *dilation = transposed ? after(after(padding)) : after(padding);
     const int64_t *stride = words;
-    if (x->dtype != KN_F32 || w->dtype != KN_F32 || y->dtype != KN_F32 || (bias && bias->dtype != KN_F32) || strcmp(o->index, "int"))
+    if (x->dtype != KN_F32 || w->dtype != KN_F32 || y->dtype != KN_F32 || (bias && bias->dtype != KN_F32) || !o->ints)
         return false;
     bool flat = spatial == 1, batched = x->rank == spatial + 2;
+    if (!taps_are_ints(x, spatial, w->sizes + w->rank - spatial, stride, padding, dilation))
+        return false;
     int64_t groups = *after(dilation) ? *after(dilation) : 1, channels = y->sizes[y->rank - spatial - 1];
     op_pointers(o, false);
     op_each(o, y->numel);
@@ -95,7 +110,7 @@ bool op_conv(op_text *o, int spatial, bool transposed)
 static bool is_dense(const op_text *o)
 {
     const kb_layout *x = op_in_layout(o, 0);
-    return x->dtype == KN_F32 && x->contiguous && !strcmp(o->index, "int");
+    return x->dtype == KN_F32 && x->contiguous && o->ints;
 }
 
 /* For each output, h0 … h1 by dil_h and w0 … w1 by dil_w are the taps inside, count what an average divides by. */
@@ -120,7 +135,8 @@ static void pool_taps(op_text *o, bool max)
 bool op_pool(op_text *o, int spatial, bool max)
 {
     const int64_t *kernel = o->c->words, *stride = after(kernel), *padding = after(stride), *rest = after(padding);
-    if (!is_dense(o))
+    const int64_t sizes[] = {item(kernel, 0, 1), item(kernel, spatial - 1, 1)};
+    if (!is_dense(o) || !taps_are_ints(op_in_layout(o, 0), spatial, sizes, stride, padding, max ? rest : NULL))
         return false;
     op_pointers(o, false);
     op_each(o, o->c->out[0].layout->numel);
@@ -208,7 +224,7 @@ bool op_batch_norm(op_text *o)
 {
     const kb_layout *x = op_in_layout(o, 0);
     int64_t space = 1, channels = x->rank > 1 ? x->sizes[1] : 0;
-    if (o->c->words[0] || o->c->n_in < 5 || x->dtype != KN_F32 || !x->contiguous || strcmp(o->index, "int"))
+    if (o->c->words[0] || o->c->n_in < 5 || x->dtype != KN_F32 || !x->contiguous || !o->ints)
         return false;
     for (int k = 1; k < 5; k++) {
         const kb_layout *l = op_in_layout(o, k);

@@ -244,7 +244,10 @@ bool kb_conv_of_call(kb_conv *c, const kb_call *call)
     return true;
 }
 
-int kb_conv_f32(const kb_conv *c) { return kk_conv_is_depthwise(c) ? kk_conv_depthwise(c) : kk_conv_packed(c); }
+int kb_conv_f32(const kb_conv *c)
+{
+    return kk_conv_is_depthwise(c) ? kk_conv_depthwise(c) : kk_conv_direct_pays(c) ? kk_conv_direct(c) : kk_conv_packed(c);
+}
 
 static kn_dtype product_type(kn_dtype d)
 {

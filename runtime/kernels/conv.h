@@ -22,10 +22,31 @@ static inline int64_t kk_conv_place(const kb_conv *c, int d, int64_t kernel, int
 static inline int64_t kk_conv_taps(const kb_conv *c) { return c->kernel[0] * c->kernel[1]; }
 static inline int64_t kk_conv_places(const kb_conv *c) { return c->out[0] * c->out[1]; }
 
+/* Heights as equal as can be: the first `higher` of n rows' tiles have rows + 1. */
+typedef struct kk_split { int64_t tiles, rows, higher; } kk_split;
+static inline kk_split kk_split_rows(int64_t n, int64_t most)
+{
+    int64_t tiles = (n + most - 1) / most;
+    return (kk_split){tiles, n / tiles, n % tiles};
+}
+/* Where a tile begins, and which one begins there. */
+static inline int64_t kk_row_of(const kk_split *s, int64_t tile) { return tile * s->rows + (tile < s->higher ? tile : s->higher); }
+static inline int64_t kk_tile_at(const kk_split *s, int64_t row)
+{
+    return row < s->higher * (s->rows + 1) ? row / (s->rows + 1) : (row - s->higher) / s->rows;
+}
+
+/* Weights in one of two forms (conv_weights.c), group after group; kept beside their storage where it is known to stay. false: memory was short; free works then too. */
+typedef struct kk_weights { const float *data; int64_t group_floats; float *own; size_t bytes; } kk_weights;
+bool kk_weights_get(kk_weights *w, const kb_conv *c, bool panels);
+void kk_weights_free(kk_weights *w);
+
 /* Groups of one input channel, not transposed. */
 bool kk_conv_is_depthwise(const kb_conv *c);
 int kk_conv_depthwise(const kb_conv *c);
 int kk_conv_packed(const kb_conv *c);
+bool kk_conv_direct_pays(const kb_conv *c);
+int kk_conv_direct(const kb_conv *c);
 /* May kk_conv_planes be asked? */
 bool kk_conv_is_direct(const kb_conv *c);
 /* Of a depthwise convolution with one output plane for each input plane: rows [y0, y1) of output planes [row0, row1) of one image, finished. src is what stands

@@ -44,6 +44,32 @@ typedef struct kk_conv_kernels {
 } kk_conv_kernels;
 
 KB_ISA_DECLARE(const kk_conv_kernels *, kk_conv_kernels_of, (void));
+
+/* Columns of an output row of pooling, all of whose taps lie inside: `rows` rows `row` floats apart, of each `taps` taps `tap` floats apart. */
+typedef struct kk_pool { int64_t rows, row, taps, tap; int stride /* 1 or 2 */; bool max /* else the sum, divided by count */; float count; } kk_pool;
+KB_ISA_DECLARE(void, kk_pool_row, (const kk_pool *p, const float *from, float *out, int64_t n));
+
+/* A tile of a direct convolution: some output places by up to `cols` output channels over one block of k. */
+enum { KK_DIRECT_COLS = 32 };
+typedef struct kk_spots {
+    const float *x[2];          /* inputs of the first places, and of those from (places + 1) / 2 on, at offset 0; neighbours are `step` apart */
+    int64_t step;
+    const int32_t *offset;      /* of the steps of k: what to add to an input */
+    const float *w;             /* panels [k][16 channels], `panel` floats from one to the next */
+    int64_t panel;
+    const float *fetch;         /* into L2, in each panel: fetch_step floats further a step */
+    int64_t fetch_step;
+    float *c;                   /* [places][KK_DIRECT_COLS]; what a panel has beyond the last channel is written too */
+    const float *bias;          /* over channels, added at the end; NULL: none, or not yet */
+    int64_t k;
+    int places, cols;
+    bool first;                 /* the first block of k: C is set, not added to */
+} kk_spots;
+typedef struct kk_direct_kernels {
+    int places, cols;           /* of a tile at most; cols is a multiple of 16 */
+    void (*tile)(const kk_spots *t);
+} kk_direct_kernels;
+KB_ISA_DECLARE(const kk_direct_kernels *, kk_direct_kernels_of, (void));
 /* kernel 3 or 5, stride 1 or 2; of anything else nothing is done: false. Wide and narrow vectors. */
 KB_ISA_DECLARE(bool, kk_planes_wide, (const kk_planes *p));
 KB_ISA_DECLARE(bool, kk_planes_narrow, (const kk_planes *p));

@@ -21,7 +21,9 @@ enum {
     PLACES = 128,               /* of a block of results, straight */
     PAIR = 32,                  /* of them whose taps are gathered at once: 32 KiB, for L1 */
     ROWS = 98,                  /* places of a block, turned: a multiple of every tile height */
+    FINISH = 32 * 1024,         /* floats of results that are finished at once: for L2, and in long rows */
     COLS = 512,                 /* channels of a block, turned */
+    FEW = 8, MANY = 96,         /* panel pairs a thread that are cut well; output channels a thread that make gathering twice cheap */
     FEW_CHANNELS = 16,          /* taps are gathered several at once */
     TILES = 4,                  /* of a chain that are worked on at once where tiles are low: what they read stays in L1 */
     MOST_BAND = 100 * 1024      /* floats of the planes between two convolutions and of what they are made from: for L2 */
@@ -35,8 +37,7 @@ typedef struct job {
     const kk_conv_kernels *kernels;
     int64_t taps, k, places, plane;             /* plane: elements of an input channel */
     bool turned;
-    const float *weights;                       /* in their form, group after group */
-    int64_t group_floats;
+    kk_weights weights;
     int64_t *rows;                              /* input row by kernel row and output row, -1: outside */
     int64_t *spans;                             /* by kernel column: first and last (past the end) output column inside, not transposed */
     int64_t along, across, n_along, n_across;   /* a piece: places, output channels; how many of each */
@@ -50,18 +51,6 @@ typedef struct job {
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-/* Heights as equal as can be: the first `higher` of n rows' tiles have rows + 1. */
-typedef struct split { int64_t tiles, rows, higher; } split;
-static split split_rows(int64_t n, int64_t most)
-{
-    int64_t tiles = ceil_div(n, most);
-    return (split){tiles, n / tiles, n % tiles};
-}
-
-/* Where a tile begins, and which one begins there. */
-static int64_t row_of(const split *s, int64_t tile) { return tile * s->rows + min(tile, s->higher); }
-static int64_t tile_at(const split *s, int64_t row) { return row < s->higher * (s->rows + 1) ? row / (s->rows + 1) : (row - s->higher) / s->rows; }
 
 /* ---- where taps are --------------------------------------------------------------------------------------------------------------------- */
 static bool make_maps(job *j)
@@ -179,76 +168,6 @@ static void gather(const job *j, float *dst, int64_t step, const float *x, int64
     }
 }
 
-/* ---- weights ------------------------------------------------------------------------------------------------------------------------------ */
-/* `n` <= 16 output channels of a group from `first` on, as [(cin, taps) in the weights' order][16]. */
-static void take_channels(const job *j, float *to, int64_t group, int64_t first, int64_t n)
-{
-    const kb_conv *c = j->c;
-    if (!c->transposed) {
-        j->tiles->pack_rows(to, PANEL, c->w + (group * c->cout + first) * j->k, j->k, (int)n, j->k);
-        return;
-    }
-    for (int64_t i = 0; i < c->cin; i++)
-        for (int64_t o = 0; o < n; o++) {
-            const float *from = c->w + ((group * c->cin + i) * c->cout + first + o) * j->taps;
-            for (int64_t t = 0; t < j->taps; t++)
-                to[(i * j->taps + t) * PANEL + o] = from[t];
-        }
-}
-
-typedef struct fill_job { const job *j; float *to; int64_t chunks; atomic_bool failed; } fill_job;
-
-/* Channels [first, first + n) of a group into their form at `to`, k in the order (taps, cin). */
-static void fill_channels(const job *j, float *to, const float *channels, int64_t first, int64_t n)
-{
-    const kb_conv *c = j->c;
-    float tile[BLOCK * PANEL + PANEL];
-    int64_t step = j->turned ? PANEL : n, at = 0, in_block = 0;
-    for (int64_t t = 0; t < j->taps; t++)
-        for (int64_t i = 0; i < c->cin; i++) {
-            memcpy(tile + in_block * step, channels + (i * j->taps + t) * PANEL, PANEL * sizeof *tile);
-            if (++in_block < BLOCK && at + in_block < j->k)
-                continue;
-            float *place = j->turned ? to + first * j->k + at * PANEL : to + at * c->cout + first * in_block;
-            memcpy(place, tile, (size_t)(step * in_block) * sizeof *to);
-            at += in_block;
-            in_block = 0;
-        }
-}
-
-/* Items: the tiles, or panels, of all groups. */
-static void fill_range(void *arg, int64_t begin, int64_t end, int worker)
-{
-    fill_job *f = arg;
-    const job *j = f->j;
-    const kb_conv *c = j->c;
-    split s = split_rows(c->cout, j->tiles->rows);
-    size_t bytes = (size_t)(PANEL * j->k) * sizeof(float);
-    float *channels = kb_data_alloc(bytes);
-    (void)worker;
-    if (!channels) {
-        atomic_store(&f->failed, true);
-        return;
-    }
-    memset(channels, 0, bytes);         /* what a panel has beyond the last channel must be numbers */
-    for (int64_t i = begin; i < end; i++) {
-        int64_t group = i / f->chunks, t = i % f->chunks;
-        int64_t first = j->turned ? t * PANEL : row_of(&s, t);
-        int64_t n = j->turned ? min(PANEL, c->cout - first) : s.rows + (t < s.higher);
-        take_channels(j, channels, group, first, n);
-        fill_channels(j, f->to + group * j->group_floats, channels, first, n);
-    }
-    kb_data_free(channels, bytes);
-}
-
-static bool fill(void *arg, float *to)
-{
-    const job *j = arg;
-    fill_job f = {.j = j, .to = to, .chunks = j->turned ? ceil_div(j->c->cout, PANEL) : split_rows(j->c->cout, j->tiles->rows).tiles};
-    kb_parallel_for(f.chunks * j->c->groups, 1 + 65536 / (j->k * PANEL), fill_range, &f);
-    return !atomic_load(&f.failed);
-}
-
 /* ---- straight --------------------------------------------------------------------------------------------------------------------------- */
 /* A piece of the result: places [p0, p1) of output channels [o0, o1), in one group of one image. */
 typedef struct piece { const float *x, *weights, *bias; float *y; int64_t row, p0, p1, o0, o1; int worker; } piece;
@@ -262,7 +181,7 @@ static void finish(const job *j, const piece *p, int64_t o0, int64_t o1, int64_t
 /* All tiles of the piece's channels over panels of `n` places and one block of k. */
 static void run_tiles(const job *j, const piece *p, const float *taps, int64_t panel, int64_t b_k, bool exact, int64_t place, int64_t n, int64_t at, int64_t k)
 {
-    split s = split_rows(j->c->cout, j->tiles->rows);
+    kk_split s = kk_split_rows(j->c->cout, j->tiles->rows);
     int64_t highest = s.rows + (s.higher > 0), wide = highest <= j->tiles->rows_4 ? 4 : highest <= j->tiles->rows_2 ? 2 : 1;
     kb_tile t = {.b_k = b_k, .b_panel = panel, .ahead = 8 * b_k, .ldc = j->places, .k = k, .first = at == 0};
     for (int64_t i = 0, w; i < n; i += w) {
@@ -271,7 +190,7 @@ static void run_tiles(const job *j, const piece *p, const float *taps, int64_t p
         t.exact = panels == 0;
         t.cols = (int)min(w, n - i);
         t.b = taps + i / PANEL * panel;
-        for (int64_t tile = tile_at(&s, p->o0), o = p->o0; o < p->o1; tile++, o += t.rows) {
+        for (int64_t tile = kk_tile_at(&s, p->o0), o = p->o0; o < p->o1; tile++, o += t.rows) {
             t.rows = (int)(s.rows + (tile < s.higher));
             t.a = p->weights + at * j->c->cout + o * k;
             t.c = p->y + o * j->places + place + i;
@@ -294,7 +213,7 @@ static bool run_straight(const job *j, const piece *p)
     float *taps = direct ? NULL : kb_data_alloc(bytes);
     if (!direct && !taps)
         return false;
-    for (int64_t place = p->p0, n; place < p->p1; place += n) {
+    for (int64_t place = p->p0, done = place, n; place < p->p1; place += n) {
         n = p->p1 - place < 2 * PLACES ? p->p1 - place : PLACES;
         for (int64_t at = 0; at < j->k; at += BLOCK) {
             int64_t k = min(BLOCK, j->k - at);
@@ -309,8 +228,10 @@ static bool run_straight(const job *j, const piece *p)
                 run_tiles(j, p, taps, k * PANEL, PANEL, false, place + i, m, at, k);
             }
         }
-        if (!j->c->whole_rows)
-            finish(j, p, p->o0, p->o1, place, place + n);
+        if (!j->c->whole_rows && (place + n == p->p1 || (place + n - done) * (p->o1 - p->o0) >= FINISH)) {
+            finish(j, p, p->o0, p->o1, done, place + n);
+            done = place + n;
+        }
     }
     if (j->c->whole_rows)
         finish(j, p, p->o0, p->o1, 0, j->places);
@@ -323,7 +244,7 @@ static bool run_straight(const job *j, const piece *p)
 /* Places [place, place + m) by channels [o, o + n) of the piece, over one block of k; tiles of A stand in `taps`. */
 static void run_turned_block(const job *j, const piece *p, const float *taps, int64_t m, int64_t o, int64_t n, float *out, int64_t at, int64_t k)
 {
-    split s = split_rows(m, j->tiles->rows);
+    kk_split s = kk_split_rows(m, j->tiles->rows);
     int64_t highest = s.rows + (s.higher > 0), wide = highest <= j->tiles->rows_4 ? 4 : highest <= j->tiles->rows_2 ? 2 : 1;
     kb_tile t = {.b_k = PANEL, .b_panel = j->k * PANEL, .ahead = 40 * PANEL, .ldc = COLS, .k = k, .first = at == 0};
     for (int64_t i = 0, w; i < n; i += w) {
@@ -352,7 +273,7 @@ static bool run_turned(const job *j, const piece *p)
         return false;
     for (int64_t place = p->p0; place < p->p1; place += most) {
         int64_t m = min(most, p->p1 - place);
-        split s = split_rows(m, j->tiles->rows);
+        kk_split s = kk_split_rows(m, j->tiles->rows);
         for (int64_t at = 0; at < j->k; at += BLOCK) {
             int64_t k = min(BLOCK, j->k - at), first = 0;
             for (int64_t tile = 0, rows; tile < s.tiles; tile++, first += rows) {
@@ -382,21 +303,21 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     const kb_conv *c = j->c;
     for (int64_t i = begin; i < end; i++) {
         int64_t per_item = j->n_along * j->n_across, item = i / per_item, group = item % c->groups, a = i % per_item / j->n_across, o = i % j->n_across;
-        piece p = {.x = c->x + item * c->cin * j->plane, .weights = j->weights + group * j->group_floats, .bias = c->bias ? c->bias + group * c->cout : NULL,
+        piece p = {.x = c->x + item * c->cin * j->plane, .weights = j->weights.data + group * j->weights.group_floats, .bias = c->bias ? c->bias + group * c->cout : NULL,
                    .y = c->y + item * c->cout * j->places, .row = item * c->cout, .p0 = a * j->along, .o0 = o * j->across, .worker = worker};
         p.p1 = min(p.p0 + j->along, j->places);
         p.o1 = min(p.o0 + j->across, c->cout);
         if (!j->turned) {       /* whole tiles */
-            split s = split_rows(c->cout, j->tiles->rows);
-            p.o0 = row_of(&s, o * s.tiles / j->n_across);
-            p.o1 = row_of(&s, (o + 1) * s.tiles / j->n_across);
+            kk_split s = kk_split_rows(c->cout, j->tiles->rows);
+            p.o0 = kk_row_of(&s, o * s.tiles / j->n_across);
+            p.o1 = kk_row_of(&s, (o + 1) * s.tiles / j->n_across);
         }
         if (p.p0 < p.p1 && p.o0 < p.o1 && !(j->turned ? run_turned(j, &p) : run_straight(j, &p)))
             atomic_store_explicit(&j->failed, true, memory_order_relaxed);
     }
 }
 
-/* Cuts items for `threads`: places first, since every piece gathers the taps of its own places; channels where there are few places. */
+/* Cuts items for `threads`: places first, since every piece gathers the taps of its own places; channels where there are few places, and taps are gathered for many. */
 static void cut(job *j, int64_t items, int64_t threads)
 {
     const kb_conv *c = j->c;
@@ -409,7 +330,7 @@ static void cut(job *j, int64_t items, int64_t threads)
     if (j->turned) {
         j->across = ceil_div(ceil_div(c->cout, each), 2 * PANEL) * 2 * PANEL;
         j->n_across = ceil_div(c->cout, j->across);
-    } else if (j->places >= 2 * each * unit) {
+    } else if (j->places >= FEW * each * unit || (j->places >= 2 * each * unit && c->cout < MANY * each)) {
         j->along = ceil_div(ceil_div(j->places, each), unit) * unit;
         j->n_along = ceil_div(j->places, j->along);
     } else {
@@ -460,20 +381,10 @@ static job make_job(const kb_conv *c)
 /* Weights, maps; then what there is to do. */
 static int run_with(job *j, void (*run)(job *))
 {
-    const kb_conv *c = j->c;
-    j->group_floats = j->turned ? kb_gemm_packed_count(j->k, c->cout) : j->k * c->cout;
-    size_t bytes = (size_t)(j->group_floats * c->groups) * sizeof(float);
-    const kb_form form = {c->w, {1 + j->turned + 2 * c->transposed, c->groups, c->cout, c->cin, j->taps, j->turned ? 0 : j->tiles->rows}};
-    float *own = NULL;
-    if (c->weights && c->weights->packs)
-        j->weights = kb_packs_form(c->weights, &form, j->group_floats * c->groups, fill, j);
-    if (!j->weights && (j->weights = own = kb_data_alloc(bytes)) && !fill(j, own))
-        j->weights = NULL;
-    bool ok = j->weights && make_maps(j);
+    bool ok = kk_weights_get(&j->weights, j->c, j->turned) && make_maps(j);
     if (ok)
         run(j);
-    if (own)
-        kb_data_free(own, bytes);
+    kk_weights_free(&j->weights);
     kb_free(j->rows);
     return ok && !atomic_load_explicit(&j->failed, memory_order_relaxed);
 }
@@ -513,15 +424,15 @@ static void run_bands(void *arg, int64_t begin, int64_t end, int worker)
 {
     job *j = arg;
     const kb_conv *c = j->c, *d = &j->chain->second;
-    split s = split_rows(c->cout, j->tiles->rows);
+    kk_split s = kk_split_rows(c->cout, j->tiles->rows);
     for (int64_t i = begin; i < end; i++) {
         int64_t image = i / (j->n_along * j->n_across), y0 = i / j->n_across % j->n_along * j->along, y1 = min(y0 + j->along, d->out[0]), part = i % j->n_across;
-        piece p = {.x = c->x + image * c->cin * j->plane, .weights = j->weights, .bias = c->bias, .row = image * c->cout, .worker = worker};
+        piece p = {.x = c->x + image * c->cin * j->plane, .weights = j->weights.data, .bias = c->bias, .row = image * c->cout, .worker = worker};
         set_band(j, &p, y0, y1);
         for (int64_t t = part * s.tiles / j->n_across, t1, end = (part + 1) * s.tiles / j->n_across; t < end; t = t1) {
             t1 = min(t + j->tiles_at_once, end);
-            p.o0 = row_of(&s, t);
-            p.o1 = row_of(&s, t1);
+            p.o0 = kk_row_of(&s, t);
+            p.o1 = kk_row_of(&s, t1);
             if (!run_band(j, &p, j->apart + worker * j->at_once * j->places, y0, y1))
                 atomic_store_explicit(&j->failed, true, memory_order_relaxed);
         }
@@ -537,7 +448,7 @@ static void cut_bands(job *j, int64_t threads)
     j->n_along = whole ? 1 : max(ceil_div(d->out[0], rows), c->batch % threads ? min(threads, d->out[0] / 7) : 1);
     j->along = whole ? d->out[0] : ceil_div(ceil_div(d->out[0], max(j->n_along, 1)), 7) * 7;    /* 7 rows are computed at once */
     j->n_along = ceil_div(d->out[0], j->along);
-    j->n_across = whole ? min(threads, split_rows(c->cout, j->tiles->rows).tiles) : 1;
+    j->n_across = whole ? min(threads, kk_split_rows(c->cout, j->tiles->rows).tiles) : 1;
 }
 
 static void run_chain(job *j)
@@ -570,7 +481,7 @@ bool kb_conv_chain_legal(const kb_conv *c, const kb_conv *d)
 int kb_conv_chain_run(const kb_conv_chain *c)
 {
     job j = make_job(&c->first);
-    split s = split_rows(c->first.cout, j.tiles->rows);
+    kk_split s = kk_split_rows(c->first.cout, j.tiles->rows);
     j.chain = c;
     j.tiles_at_once = j.tiles->rows < 2 * TILES ? TILES : 1;
     j.at_once = min(c->first.cout, j.tiles_at_once * (s.rows + (s.higher > 0)));

@@ -80,11 +80,7 @@ static void join_tap(const planes *p, const char *row, int64_t tap, int64_t from
     if (lo >= hi)
         return;
     const char *x = row + (lo * p->stride + shift) * p->bytes;
-    if (p->stride == 2 && p->type == KN_F32) {
-        const kk_take t = {.rows = 1, .pitch = hi - lo, .last = hi - lo, .step = 2};
-        KB_ISA_PICK(kk_conv_kernels_of)()->take_rows(&t, (float *)stage, (const float *)(const void *)x);
-        x = (const char *)stage;
-    } else if (p->stride > 1) {
+    if (p->stride > 1) {
         kk_gather(stage, p->type, x, p->type, p->stride, hi - lo);
         x = (const char *)stage;
     }
@@ -116,6 +112,26 @@ static void window_row(const planes *p, const char *plane, const span *h, char *
     }
 }
 
+/* f32 and steps of 1 or 2: columns that find all their taps inside at once, those at the edges one by one. */
+static bool is_direct(const planes *p) { return p->type == KN_F32 && (p->stride == 1 || p->stride == 2); }
+
+static void window_row_f32(const planes *p, const char *plane, const span *h, char *out)
+{
+    int64_t n = p->out[1], last = p->in[1] - 1 + p->padding - (p->kernel - 1) * p->dilation;
+    int64_t lo = (p->padding + p->stride - 1) / p->stride, hi = last < 0 ? 0 : last / p->stride + 1;
+    lo = lo < n ? lo : n;
+    hi = hi < lo ? lo : hi < n ? hi : n;
+    if (lo < hi) {
+        const kk_pool pool = {.rows = (h->end - h->begin + h->step - 1) / h->step, .row = h->step * p->in[1], .taps = p->kernel, .tap = p->dilation,
+                              .stride = (int)p->stride, .max = p->max, .count = (float)(p->divisor ? p->divisor : h->count * p->spans[1][lo].count)};
+        KB_ISA_PICK(kk_pool_row)(&pool, (const float *)(const void *)plane + h->begin * p->in[1] + lo * p->stride - p->padding, (float *)(void *)out + lo, hi - lo);
+    }
+    for (int64_t k = 0; k < lo; k++)
+        window(p, plane, h, &p->spans[1][k], out + k * p->bytes);
+    for (int64_t k = hi; k < n; k++)
+        window(p, plane, h, &p->spans[1][k], out + k * p->bytes);
+}
+
 static void window_range(void *arg, int64_t begin, int64_t end, int worker)
 {
     const planes *p = arg;
@@ -125,7 +141,7 @@ static void window_range(void *arg, int64_t begin, int64_t end, int worker)
         char *out = p->y + item * p->out[0] * p->out[1] * p->bytes;
         for (int64_t i = 0; i < p->out[0]; i++) {
             if (p->stride) {
-                window_row(p, plane, &p->spans[0][i], out);
+                is_direct(p) ? window_row_f32(p, plane, &p->spans[0][i], out) : window_row(p, plane, &p->spans[0][i], out);
                 out += p->out[1] * p->bytes;
                 continue;
             }

@@ -3,8 +3,11 @@
 #include "tests/support/sim.h"
 #include <criterion/criterion.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define DEVICE() \
     const sim_device *d = sim_open(); \
@@ -212,28 +215,46 @@ Test(sim_checks, missing_wait_between_streams)
     }
 }
 
+/* Does a process that reads, or writes, this byte end by SIGSEGV? Asked of a child, so that the twin can be asked, too. */
+static bool faults(volatile char *at, bool write)
+{
+    int status;
+    pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL);
+        if (write) *at = 1;
+        _exit(*at == 77 ? 1 : 0);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFEXITED(status) || WTERMSIG(status) == SIGSEGV, "it ended by signal %d", WTERMSIG(status));
+    return WIFSIGNALED(status);
+}
+
 /* Under the address sanitizer, which takes SIGSEGV for its own report, these three are skipped */
 #ifdef __SANITIZE_ADDRESS__
-#define FAULTS .signal = 0
 #define NEEDS_FAULTS() cr_skip_test("the address sanitizer takes SIGSEGV")
 #else
-#define FAULTS .signal = SIGSEGV
 #define NEEDS_FAULTS() (void)0
 #endif
 
-/* Pinned destination read before the wait: the process faults there. (With the wait: the next test.) */
-Test(sim_checks, host_reads_before_the_copy_is_done, FAULTS)
+/* A pinned destination may not be read before the wait; after it, and one that no copy uses, it may */
+Test(sim_checks, host_reads_before_the_copy_is_done)
 {
     NEEDS_FAULTS();
     DEVICE();
-    float *pinned;
+    float *pinned, *other;
     cu_stream s;
     cu_ptr p = sim_upload(d, NULL, 4096);
-    d->cu.StreamCreate(&s, 1);
-    d->cu.MemHostAlloc((void **)&pinned, 4096, 0);
-    d->cu.MemcpyDtoHAsync(pinned, p, 4096, s);
-    volatile float x = pinned[5];
-    (void)x;
+    cr_assert_eq(d->cu.StreamCreate(&s, 1), 0);
+    cr_assert_eq(d->cu.MemHostAlloc((void **)&pinned, 4096, 0), 0);
+    cr_assert_eq(d->cu.MemHostAlloc((void **)&other, 4096, 0), 0);
+    cr_assert(!faults((char *)(pinned + 5), false));
+    cr_assert_eq(d->cu.MemcpyDtoHAsync(pinned, p, 4096, s), 0);
+    cr_assert(faults((char *)(pinned + 5), false), "read while the copy is queued");
+    cr_assert(!faults((char *)(other + 5), false));
+    cr_assert_eq(d->cu.StreamSynchronize(s), 0);
+    cr_assert(!faults((char *)(pinned + 5), false));
 }
 
 Test(sim_checks, host_waits_for_the_copy)
@@ -258,26 +279,60 @@ Test(sim_checks, host_waits_for_the_copy)
     cr_assert_eq(d->cu.MemFreeHost(pinned), 0);
 }
 
-/* Its source may not change either: the write faults */
-Test(sim_checks, host_writes_before_the_copy_is_done, FAULTS)
+/* Its source may be read, but not change: the write faults */
+Test(sim_checks, host_writes_before_the_copy_is_done)
 {
     NEEDS_FAULTS();
     DEVICE();
     float *pinned;
     cu_stream s;
     cu_ptr p = sim_upload(d, NULL, 4096);
-    d->cu.StreamCreate(&s, 1);
-    d->cu.MemHostAlloc((void **)&pinned, 4096, 0);
-    d->cu.MemcpyHtoDAsync(p, pinned, 4096, s);
-    ((volatile float *)pinned)[5] = 1;
+    cr_assert_eq(d->cu.StreamCreate(&s, 1), 0);
+    cr_assert_eq(d->cu.MemHostAlloc((void **)&pinned, 4096, 0), 0);
+    cr_assert(!faults((char *)(pinned + 5), true));
+    cr_assert_eq(d->cu.MemcpyHtoDAsync(p, pinned, 4096, s), 0);
+    cr_assert(faults((char *)(pinned + 5), true), "written while the copy is queued");
+    cr_assert_eq(d->cu.StreamSynchronize(s), 0);
+    cr_assert(!faults((char *)(pinned + 5), true));
 }
 
-Test(sim_checks, host_touches_device_memory, FAULTS)
+Test(sim_checks, host_touches_device_memory)
 {
     NEEDS_FAULTS();
     DEVICE();
     cu_ptr p = sim_upload(d, NULL, 4096);
-    *(volatile float *)(uintptr_t)p = 1;
+    char here = 0;
+    cr_assert(faults((char *)(uintptr_t)p, true), "written by the host");
+    cr_assert(faults((char *)(uintptr_t)p, false), "read by the host");
+    cr_assert(!faults(&here, true));
+}
+
+/* ---- orders ------------------------------------------------------------------------------------------------------------------------------ */
+/* Each warp takes a number: seed 0 has them in ascending order, others permute warps and blocks, each seed in its way, all of them once. */
+Test(sim_checks, warps_and_blocks_in_other_orders)
+{
+    enum { BLOCKS = 4, WARPS = 8, N = BLOCKS * WARPS };
+    DEVICE();
+    KERNEL(f, "extern \"C\" __global__ void f(int *order, int *next) { if (threadIdx.x % 32 == 0) order[atomicAdd(next, 1)] = blockIdx.x * 8 + threadIdx.x / 32; }");
+    int order[4][N], zero = 0;
+    for (int seed = 0; seed < 4; seed++) {
+        char text[8];
+        bool seen[N] = { false };
+        int moved = 0;
+        cu_ptr to = sim_upload(d, NULL, sizeof order[0]), next = sim_upload(d, &zero, sizeof zero);
+        snprintf(text, sizeof text, "%d", seed);
+        setenv("SIMCUDA_SEED", text, 1);
+        cr_assert_eq(sim_launch(d, f, BLOCKS, 32 * WARPS, 0, (void *[]){ &to, &next }), 0);
+        sim_download(d, order[seed], to, sizeof order[0]);
+        for (int i = 0; i < N; i++) {
+            cr_assert(order[seed][i] >= 0 && order[seed][i] < N && !seen[order[seed][i]], "seed %d: warp %d", seed, order[seed][i]);
+            seen[order[seed][i]] = true;
+            moved += order[seed][i] != i;
+        }
+        cr_expect_eq(moved > 0, seed > 0, "seed %d: %d of %d warps out of their turn", seed, moved, N);
+        for (int other = 1; other < seed; other++)
+            cr_expect(memcmp(order[seed], order[other], sizeof order[0]) != 0, "seeds %d and %d have one order", seed, other);
+    }
 }
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------------------------------ */

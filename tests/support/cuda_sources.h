@@ -16,6 +16,9 @@ typedef struct cuda_sources {
 bool cuda_sources_of(cuda_sources *s, const ir_graph *g, int arch, bool aligned);
 void cuda_sources_free(cuda_sources *s);
 
+/* What is put up with, of a set of texts: so many that spill, so many bytes each, stores and loads together. */
+enum { CUDA_MOST_SPILLING = 2, CUDA_MOST_SPILLED = 32 };
+
 /* What the assembler said, and the widths of the accesses of global memory in PTX. */
 typedef struct cuda_facts {
     int registers, spill_stores, spill_loads, stack;

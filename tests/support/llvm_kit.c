@@ -262,7 +262,7 @@ const char *kit_run(lp_fn fn, const lp_kernel *k, unsigned how, unsigned seed)
 
 cg_code *kit_machine_code(const cg_backend *b, const lp_kernel *k, const char *dump_dir, lp_fn *fn, size_t *bytes)
 {
-    void *object = b->compile(k, dump_dir, bytes);
+    void *object = b->compile(k, false, dump_dir, bytes);
     cg_code *code = object ? cg_code_load(object, *bytes, k->name, fn) : NULL;
     if (object && !code)
         host_fail(kb_error_text());

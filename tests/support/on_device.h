@@ -7,6 +7,7 @@
 #include "base/device.h"
 #include "base/env.h"
 #include "codegen/device.h"
+#include "tests/support/program.h"
 #include "tests/support/sim.h"
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
@@ -15,27 +16,64 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A file beside the running program, in a buffer of 4,096. */
-static inline char *beside_program(char *path, const char *name)
-{
-    ssize_t n = readlink("/proc/self/exe", path, 4000);
-    path[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(path, '/');
-    cr_assert_not_null(slash);
-    strcpy(slash + 1, name);
-    return path;
-}
+static const sim_device *sim __attribute__((unused));          /* the device of the test that runs */
 
 static inline const sim_device *use_simulated(void)
 {
     char path[4096];
-    const sim_device *sim = sim_open();
+    sim = sim_open();
     cr_assert_not_null(sim);
     kb_env_set(KB_ENV_KN_CUDA_DRIVER, beside_program(path, "libsimcuda.so"));
     return sim;
 }
 
+/* Opens a test that needs no device, but NVRTC; and one that runs what it compiles. Where it is missing they are skipped, by name. */
+#define NVRTC()                                                                                                                    \
+    KN_SCOPE;                                                                                                                      \
+    if (!cg_device_backend_get())                                                                                                  \
+        cr_skip_test("there is no NVRTC on this machine")
+#define DEVICE()                                                                                                                   \
+    KN_SCOPE;                                                                                                                      \
+    use_simulated();                                                                                                               \
+    if (!cg_device_backend_get())                                                                                                  \
+        cr_skip_test("there is no NVRTC on this machine")
+
 static inline kn_tensor *on(kn_tensor *x) { return kn_to(x, KN_CUDA(0)); }
+
+static inline kn_tensor *drawn(kn_dtype d, kn_shape s) { return kn_to(kn_randn(KN_F32, s), d); }
+
+/* No operator of this process has run on the host. */
+static inline void nothing_on_host(void)
+{
+    uint64_t times;
+    cr_assert_null(kb_device_fallback(0, &times), "%s ran on the host", kb_device_fallback(0, &times));
+}
+
+/* How often a text has these words. */
+static inline int count_of(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, what)); at += strlen(what))
+        n++;
+    return n;
+}
+
+/* PTX for an architecture, of a text that the backend wrote; to be kb_freed. */
+static inline char *ptx_of_text(const char *text, const char *name, int arch)
+{
+    size_t bytes;
+    double ms;
+    char *ptx = cg_device_backend_get()->image(text, name, arch, true, NULL, &bytes, &ms, NULL, 0);
+    cr_assert_not_null(ptx, "%s", kn_last_error());
+    return ptx;
+}
+
+/* Two products, an activation, a norm and a softmax: 40 numbers a row in, 10 out */
+static inline kn_module *small_network(void)
+{
+    kn_manual_seed(1);
+    return kn_nn_sequential(kn_nn_linear(40, 96), kn_nn_gelu(), kn_nn_layer_norm(96), kn_nn_linear(96, 10), kn_nn_softmax(-1));
+}
 
 static inline void same_bits(kn_tensor *got, kn_tensor *want, const char *what)
 {

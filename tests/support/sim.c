@@ -1,6 +1,7 @@
 /* sim.c: see sim.h. */
 #define _GNU_SOURCE
 #include "tests/support/sim.h"
+#include "tests/support/program.h"
 #include "codegen/nvrtc/nvrtc_api.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -12,12 +13,7 @@
 static void *open_beside(const char *name)
 {
     char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
-    if (n < 0) return NULL;
-    path[n] = 0;
-    char *slash = strrchr(path, '/');
-    snprintf(slash ? slash : path, 64, "/%s", name);
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *library = dlopen(beside_program(path, name), RTLD_NOW | RTLD_LOCAL);
     if (!library) fprintf(stderr, "%s\n", dlerror());
     return library;
 }

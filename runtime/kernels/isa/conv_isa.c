@@ -225,32 +225,79 @@ static void tight_rows(float *to, const float *from, int64_t pitch, int64_t rows
     }
 }
 
-/* Squares of 4 in registers. */
+/* Squares of W in registers: in each step pairs of rows exchange the halves of blocks that double. */
+#if defined(__AVX512F__)
+INLINE void turn(vec x[W])
+{
+    vec t[W];
+    UNROLL for (int i = 0; i < W; i += 4) {
+        vec a = _mm512_unpacklo_ps(x[i], x[i + 1]), b = _mm512_unpackhi_ps(x[i], x[i + 1]);
+        vec c = _mm512_unpacklo_ps(x[i + 2], x[i + 3]), d = _mm512_unpackhi_ps(x[i + 2], x[i + 3]);
+        t[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(c)));
+        t[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(c)));
+        t[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(b), _mm512_castps_pd(d)));
+        t[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(b), _mm512_castps_pd(d)));
+    }
+    UNROLL for (int i = 0; i < 4; i++) {        /* quarter q of t[4 r + i]: rows 4 r .. 4 r + 3 of column 4 q + i */
+        vec a = _mm512_shuffle_f32x4(t[i], t[i + 4], 0x88), b = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88);
+        vec c = _mm512_shuffle_f32x4(t[i], t[i + 4], 0xdd), d = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xdd);
+        x[i] = _mm512_shuffle_f32x4(a, b, 0x88);
+        x[i + 4] = _mm512_shuffle_f32x4(c, d, 0x88);
+        x[i + 8] = _mm512_shuffle_f32x4(a, b, 0xdd);
+        x[i + 12] = _mm512_shuffle_f32x4(c, d, 0xdd);
+    }
+}
+#elif defined(__AVX2__) && defined(__FMA__)
+INLINE void turn(vec x[W])
+{
+    vec t[W];
+    UNROLL for (int i = 0; i < W; i += 4) {
+        vec a = _mm256_unpacklo_ps(x[i], x[i + 1]), b = _mm256_unpackhi_ps(x[i], x[i + 1]);
+        vec c = _mm256_unpacklo_ps(x[i + 2], x[i + 3]), d = _mm256_unpackhi_ps(x[i + 2], x[i + 3]);
+        t[i] = _mm256_shuffle_ps(a, c, 0x44);
+        t[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+        t[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+        t[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        x[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
+        x[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
+    }
+}
+#else
+INLINE void turn(vec x[W])
+{
+    vec a = {x[0][0], x[1][0], x[2][0], x[3][0]}, b = {x[0][1], x[1][1], x[2][1], x[3][1]};
+    vec c = {x[0][2], x[1][2], x[2][2], x[3][2]}, d = {x[0][3], x[1][3], x[2][3], x[3][3]};
+    x[0] = a;
+    x[1] = b;
+    x[2] = c;
+    x[3] = d;
+}
+#endif
+
+INLINE void turn_square(float *dst, int64_t to, const float *src, int64_t from, int64_t rows, int64_t cols, bool whole)
+{
+    vec x[W];
+    const lanes in = lanes_in(0, cols), out = lanes_in(0, rows);
+    UNROLL for (int i = 0; i < W; i++)
+        x[i] = whole ? load(src + i * from) : i < rows ? load_some(src + i * from, in) : zero();
+    turn(x);
+    UNROLL for (int i = 0; i < W; i++)
+        if (whole)
+            store(dst + i * to, x[i]);
+        else if (i < cols)
+            store_some(dst + i * to, x[i], out);
+}
+
 static void transpose(float *dst, int64_t to, const float *src, int64_t from, int64_t rows, int64_t cols)
 {
-    typedef float four __attribute__((vector_size(16)));
-    typedef int index __attribute__((vector_size(16)));
-    const index lo = {0, 4, 1, 5}, hi = {2, 6, 3, 7}, even = {0, 1, 4, 5}, odd = {2, 3, 6, 7};
-    int64_t c = 0;
-    for (; c + 4 <= cols; c += 4) {
-        int64_t r = 0;
-        for (; r + 4 <= rows; r += 4) {
-            four x[4];
-            UNROLL for (int i = 0; i < 4; i++)
-                memcpy(&x[i], src + (r + i) * from + c, sizeof x[i]);
-            four a = __builtin_shuffle(x[0], x[1], lo), b = __builtin_shuffle(x[0], x[1], hi);
-            four e = __builtin_shuffle(x[2], x[3], lo), f = __builtin_shuffle(x[2], x[3], hi);
-            four t[4] = {__builtin_shuffle(a, e, even), __builtin_shuffle(a, e, odd), __builtin_shuffle(b, f, even), __builtin_shuffle(b, f, odd)};
-            UNROLL for (int i = 0; i < 4; i++)
-                memcpy(dst + (c + i) * to + r, &t[i], sizeof t[i]);
-        }
-        for (; r < rows; r++)
-            for (int i = 0; i < 4; i++)
-                dst[(c + i) * to + r] = src[r * from + c + i];
-    }
-    for (; c < cols; c++)
-        for (int64_t r = 0; r < rows; r++)
-            dst[c * to + r] = src[r * from + c];
+    for (int64_t c = 0; c < cols; c += W)
+        for (int64_t r = 0; r < rows; r += W)
+            if (c + W <= cols && r + W <= rows)
+                turn_square(dst + c * to + r, to, src + r * from + c, from, W, W, true);
+            else
+                turn_square(dst + c * to + r, to, src + r * from + c, from, rows - r, cols - c, false);
 }
 
 static const kk_conv_kernels kernels = {

@@ -125,20 +125,20 @@ API cu_result cuInit(unsigned flags)
         if (path && *path && !(log_file = fopen(path, "w"))) sim_say("SIMCUDA_LOG: can't write %s", path);
         is_initialised = true;
     }
-    LEAVE(flags ? E_INVALID_VALUE : E_OK, "flags=%u", flags);
+    LEAVE(flags ? E_INVALID_VALUE : (int)sim_setting("SIMCUDA_INIT", E_OK), "flags=%u", flags);
 }
 
 API cu_result cuDriverGetVersion(int *version)
 {
     ENTER();
-    *version = 13000;
+    *version = (int)sim_setting("SIMCUDA_VERSION", 13000);
     LEAVE(E_OK, "%d", *version);
 }
 
 API cu_result cuDeviceGetCount(int *count)
 {
     ENTER();
-    *count = is_initialised;
+    *count = is_initialised ? (int)sim_setting("SIMCUDA_DEVICES", 1) : 0;
     LEAVE(is_initialised ? E_OK : E_NOT_INITIALIZED, "%d", *count);
 }
 

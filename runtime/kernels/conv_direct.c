@@ -1,0 +1,330 @@
+/* conv_direct.c: f32 convolutions over the image as it lies: each tap is read where it is, with no panel of taps between (isa/direct_isa.c).
+ *
+ * Output places are rows of a product, channels its columns, weights its panels. What tells one step of k from another is an offset into the image, the same for
+ * every place: a table of k offsets serves all kernel sizes, dilations and channels. Tiles are made of places of one output row, or of two short ones; a few
+ * tiles go through the whole of k, one block after the other, and are then transposed into y.
+ *
+ * Where there is padding, or taps are read more than once, what the tiles of a band of rows read is copied, zeros included, for L2: [tile][input row][channel]
+ * [a tile's inputs], whole cache lines, in the order in which k meets them.
+ *
+ * A piece of y is computed by one thread, so that no split changes the order of an output's additions (gemm.h). Not for transposed convolutions. */
+#include "runtime/kernels/conv.h"
+#include "base/alloc.h"
+#include "base/pool.h"
+#include <limits.h>
+#include <stdatomic.h>
+
+enum {
+    BLOCK = KB_GEMM_BLOCK,
+    PANEL = KB_GEMM_PANEL,
+    COLS = KK_DIRECT_COLS,
+    GROUP = 8,                  /* tiles that go through k together: results of 14 KiB */
+    MOST_PLACES = 16,           /* of a tile, on any instruction set */
+    MOST_BAND = 100 * 1024,     /* floats of a band of the image, for L2 */
+    LEAST_WIDTH = 4,
+    MOST_SKIP = 2,
+    LEAST_K = 64,
+    MOST_FEW = 256              /* places */
+};
+#define PARALLEL_NS 8000.0
+#define THREAD_NS 3000.0
+
+typedef struct job {
+    const kb_conv *c;
+    const kk_direct_kernels *kernels;
+    const kk_conv_kernels *copies;
+    double rate;
+    kk_weights weights;
+    int64_t k, places, rows, width;             /* of y: as one row where all places lie as they are needed, and rows are short */
+    int64_t skip[2], stride[2];                 /* what a copy leaves out; of what is read */
+    bool copied;                                /* else x is read in place */
+    int64_t row, channel, tile;                 /* from one to the next in what is read; tile: of a copy */
+    int64_t band;                               /* output rows; of a single one, places */
+    int64_t together;                           /* rows of a tile */
+    int32_t *offset;
+    int64_t along, across, n_along, n_across;   /* a piece: rows (or places of a single one), output channels; how many of each */
+    bool later;                                 /* finish comes after everything */
+    atomic_bool failed;
+} job;
+
+/* Rows [y0, y1) and columns [x0, x1) of channels [o0, o1) of y, in one group of one image. */
+typedef struct piece { const float *x, *weights, *bias; float *y; int64_t row, y0, y1, x0, x1, o0, o1; int worker; } piece;
+
+static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* ---- bands ------------------------------------------------------------------------------------------------------------------------------ */
+/* Inputs that n outputs need in dimension d. */
+static int64_t reach(const job *j, int d, int64_t n) { return (n - 1) * j->stride[d] + (j->c->kernel[d] - 1) * j->c->dilation[d] + 1; }
+
+static kk_split tiles_of(const job *j, const piece *p) { return kk_split_rows(p->x1 - p->x0, j->kernels->places); }
+
+static void copy_band(const job *j, const piece *p, float *to)
+{
+    const kb_conv *c = j->c;
+    int64_t height = reach(j, 0, p->y1 - p->y0), y = p->y0 * c->stride[0] - c->padding[0], skip = j->skip[1];
+    kk_split s = tiles_of(j, p);
+    for (int64_t i = 0; i < s.tiles; i++) {
+        int64_t x = (p->x0 + kk_row_of(&s, i)) * c->stride[1] - c->padding[1];
+        kk_take t = {.pitch = j->channel, .distance = c->in[0] * c->in[1], .step = skip, .first = max(0, min((skip - 1 - x) / skip, j->channel))};
+        t.last = max(t.first, min((c->in[1] - x + skip - 1) / skip, t.pitch));
+        for (int64_t r = 0; r < height; r++) {
+            int64_t row = y + r * j->skip[0];
+            bool inside = row >= 0 && row < c->in[0];
+            t.rows = inside ? c->cin : 0;
+            t.top = c->cin - t.rows;
+            j->copies->take_rows(&t, to + i * j->tile + r * j->row, p->x + (inside ? row : 0) * c->in[1] + x);
+        }
+    }
+}
+
+/* ---- tiles -------------------------------------------------------------------------------------------------------------------------------- */
+typedef struct group { int n; int64_t at, places; struct { const float *x[2]; int places; } tile[GROUP]; } group;
+
+/* Tiles [first, first + n) of a band of `rows` whose first place reads from x; s: of a row. */
+static void make_group(const job *j, group *g, const float *x, int64_t rows, const kk_split *s, int64_t first, int64_t n)
+{
+    int64_t down = j->stride[0] * j->row, across = j->stride[1];
+    g->n = (int)n;
+    g->at = first / s->tiles * j->together * j->width + kk_row_of(s, first % s->tiles);
+    g->places = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t t = (first + i) % s->tiles, y = (first + i) / s->tiles * j->together, at = kk_row_of(s, t);
+        bool both = j->together == 2 && y + 1 < rows;
+        int64_t width = s->rows + (t < s->higher), m = both ? 2 * width : width;
+        g->tile[i].places = (int)m;
+        g->tile[i].x[0] = x + y * down + (j->copied ? t * j->tile : at * across);
+        g->tile[i].x[1] = both ? g->tile[i].x[0] + down : g->tile[i].x[0] + (m + 1) / 2 * across;
+        g->places += m;
+    }
+}
+
+/* A group through k, by the channels from o on; `next`: the weights that are needed then. */
+static void run_group(const job *j, const piece *p, const group *g, float *out, int64_t o, const float *next)
+{
+    int64_t panel = j->k * PANEL;
+    kk_spots t = {.step = j->stride[1], .w = p->weights + o * j->k, .panel = panel, .offset = j->offset, .cols = (int)min(j->kernels->cols, p->o1 - o), .first = true};
+    for (int64_t at = 0; at < j->k; at += t.k, t.w += t.k * PANEL, t.offset += t.k, t.first = false) {
+        t.k = min(BLOCK, j->k - at);
+        t.bias = p->bias && at + t.k == j->k ? p->bias + o : NULL;
+        t.fetch_step = ceil_div(PANEL, g->n);
+        t.fetch = at + t.k < j->k ? t.w + t.k * PANEL : next;
+        t.c = out;
+        const float *y = p->y + p->y0 * j->width + p->x0 + g->at;
+        for (int i = 0; i < g->n; i++) {
+            for (int64_t ch = t.cols * at / j->k; ch < t.cols * (at + t.k) / j->k; ch++)    /* it is written when all is done: a burst */
+                __builtin_prefetch(y + (o + ch) * j->places, 1);
+            y += g->tile[i].places;
+            t.x[0] = g->tile[i].x[0];
+            t.x[1] = g->tile[i].x[1];
+            t.places = g->tile[i].places;
+            j->kernels->tile(&t);
+            t.c += t.places * COLS;
+            t.fetch += t.k * t.fetch_step;
+        }
+    }
+}
+
+static void finish(const job *j, const piece *p, int64_t o0, int64_t o1)
+{
+    if (j->c->finish && !j->later)
+        j->c->finish(j->c->arg, p->row + o0, p->row + o1, p->y0 * j->width + p->x0, (p->y1 - 1) * j->width + p->x1, p->worker);
+}
+
+/* A band whose first place reads from x. */
+static void run_band(const job *j, const piece *p, const float *x, float *out)
+{
+    int64_t rows = p->y1 - p->y0, start = p->y0 * j->width + p->x0;
+    kk_split tiles = tiles_of(j, p), groups = kk_split_rows(ceil_div(rows, j->together) * tiles.tiles, GROUP);
+    bool whole = rows == j->rows && p->x1 - p->x0 == j->width;
+    for (int64_t o = p->o0, n; o < p->o1; o += n) {
+        n = min(j->kernels->cols, p->o1 - o);
+        for (int64_t i = 0; i < groups.tiles; i++) {
+            group g;
+            make_group(j, &g, x, rows, &tiles, kk_row_of(&groups, i), groups.rows + (i < groups.higher));
+            run_group(j, p, &g, out, o, p->weights + (i + 1 < groups.tiles ? o : o + n < p->o1 ? o + n : p->o0) * j->k);
+            j->copies->transpose(p->y + o * j->places + start + g.at, j->places, out, COLS, g.places, n);
+        }
+        if (!j->c->whole_rows || whole)
+            finish(j, p, o, o + n);
+    }
+}
+
+static bool run_piece(job *j, piece *p)
+{
+    int64_t floats = j->copied ? ceil_div(j->rows > 1 ? j->width : j->band, j->kernels->places) * j->tile : 0, end = j->rows > 1 ? p->y1 : p->x1;
+    size_t bytes = (size_t)(floats + GROUP * MOST_PLACES * COLS) * sizeof(float);
+    float *out = kb_data_alloc(bytes), *band = out + GROUP * MOST_PLACES * COLS;
+    if (!out)
+        return false;
+    for (int64_t at = j->rows > 1 ? p->y0 : p->x0, n; at < end; at += n) {
+        piece b = *p;
+        n = min(j->band, end - at);
+        if (j->rows > 1) {
+            b.y0 = at;
+            b.y1 = at + n;
+        } else {
+            b.x0 = at;
+            b.x1 = at + n;
+        }
+        if (j->copied)
+            copy_band(j, &b, band);
+        run_band(j, &b, j->copied ? band : b.x + b.y0 * j->stride[0] * j->row + b.x0 * j->stride[1], out);
+    }
+    if (j->c->whole_rows && j->band < (j->rows > 1 ? j->rows : j->width))
+        finish(j, &(piece){.row = p->row, .y1 = j->rows, .x1 = j->width, .worker = p->worker}, p->o0, p->o1);
+    kb_data_free(out, bytes);
+    return true;
+}
+
+/* ---- pieces -------------------------------------------------------------------------------------------------------------------------------- */
+static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
+{
+    job *j = arg;
+    const kb_conv *c = j->c;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t per_item = j->n_along * j->n_across, item = i / per_item, group = item % c->groups, a = i % per_item / j->n_across, o = i % j->n_across;
+        piece p = {.x = c->x + item * c->cin * c->in[0] * c->in[1], .weights = j->weights.data + group * j->weights.group_floats,
+                   .bias = c->bias ? c->bias + group * c->cout : NULL, .y = c->y + item * c->cout * j->places, .row = item * c->cout, .y1 = j->rows, .x1 = j->width,
+                   .o0 = o * j->across, .o1 = min((o + 1) * j->across, c->cout), .worker = worker};
+        int64_t first = a * j->along, last = min(first + j->along, j->rows > 1 ? j->rows : j->width);
+        if (j->rows > 1) {
+            p.y0 = first;
+            p.y1 = last;
+        } else {
+            p.x0 = first;
+            p.x1 = last;
+        }
+        if (first < last && p.o0 < p.o1 && !run_piece(j, &p))
+            atomic_store_explicit(&j->failed, true, memory_order_relaxed);
+    }
+}
+
+/* The largest of `pieces` shares of n in whole units, and how many there are. */
+static int64_t share(int64_t n, int64_t pieces, int64_t unit, int64_t *got)
+{
+    int64_t each = ceil_div(ceil_div(n, pieces), unit) * unit;
+    *got = ceil_div(n, each);
+    return each;
+}
+
+/* Cuts items for `threads`, as equally as can be; else channels where the weights weigh more than the image, since each piece reads all of the other one. */
+static void cut(job *j, int64_t items, int64_t threads)
+{
+    const kb_conv *c = j->c;
+    int64_t size = j->rows > 1 ? j->rows : j->width, unit = j->rows > 1 ? j->together : j->kernels->places, n_along, n_across;
+    j->n_along = j->n_across = 1;
+    j->along = size;
+    j->across = c->cout;
+    if (threads == 1 || items % threads == 0 || items >= 8 * threads)
+        return;
+    int64_t along = share(size, threads, unit, &n_along), across = share(c->cout, threads, PANEL, &n_across);
+    double rows = (double)along / (double)size, channels = (double)across / (double)c->cout;
+    bool heavy = j->k * c->cout > c->cin * c->in[0] * c->in[1];
+    if (channels < rows - 0.02 || (channels < rows + 0.02 && heavy)) {
+        j->across = across;
+        j->n_across = n_across;
+    } else {
+        j->along = along;
+        j->n_along = n_along;
+    }
+}
+
+static void finish_rows(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const job *j = arg;
+    j->c->finish(j->c->arg, begin, end, 0, j->places, worker);
+}
+
+static void run_job(job *j)
+{
+    const kb_conv *c = j->c;
+    int64_t items = c->batch * c->groups, most = c->most ? min(kb_threads(), c->most) : kb_threads(), threads = 1;
+    double ns = (double)items * (double)c->cout * (double)j->places * (double)j->k / j->rate;
+    if (ns >= PARALLEL_NS)
+        threads = min(most, (int64_t)(ns / THREAD_NS));
+    cut(j, items, threads);
+    j->band = j->copied ? min(j->band, j->along) : j->along;
+    j->later = c->finish && c->whole_rows && j->n_along > 1;
+    int64_t pieces = items * j->n_along * j->n_across;
+    if (threads == 1)
+        run_pieces(j, 0, pieces, 0);
+    else
+        kb_parallel_for_most(pieces, ceil_div(pieces, 8 * threads), (int)most, run_pieces, j);
+    if (j->later)
+        kb_parallel_for_most(items * c->cout, 1 + 16384 / j->places, (int)most, finish_rows, j);
+}
+
+/* ---- what there is to do -------------------------------------------------------------------------------------------------------------------- */
+/* As many rows, or places of a single one, as MOST_BAND holds. */
+static void set_band(job *j)
+{
+    const kb_conv *c = j->c;
+    bool single = j->rows == 1;
+    int64_t places = j->kernels->places, line = places > 8 ? 16 : 8, size = single ? j->width : j->rows, tiles = single ? 1 : ceil_div(j->width, places);
+    j->channel = ceil_div(reach(j, 1, min(places, j->width)), line) * line;
+    j->row = c->cin * j->channel;
+    int64_t rows = max(1, MOST_BAND / (tiles * j->row));       /* of input, of all its tiles */
+    int64_t most = single ? max(1, rows / reach(j, 0, 1)) * places : max(1, (rows - reach(j, 0, 1)) / j->stride[0] + 1);
+    j->band = ceil_div(ceil_div(size, ceil_div(size, most)), j->together) * j->together;
+    j->tile = reach(j, 0, single ? 1 : j->band) * j->row;
+}
+
+static void set_sizes(job *j)
+{
+    const kb_conv *c = j->c;
+    bool plain = kk_conv_taps(c) == 1 && c->stride[0] * c->stride[1] == 1 && c->padding[0] + c->padding[1] == 0;
+    bool flat = plain && c->out[1] < j->kernels->places;
+    j->rows = flat ? 1 : c->out[0];
+    j->width = flat ? j->places : c->out[1];
+    j->copied = c->padding[0] + c->padding[1] > 0 || c->kernel[0] > c->stride[0] || c->kernel[1] > c->stride[1];
+    for (int d = 0; d < 2; d++) {
+        j->skip[d] = c->kernel[d] == 1 && c->stride[d] <= MOST_SKIP ? c->stride[d] : 1;
+        j->copied = j->copied || j->skip[d] > 1;
+    }
+    for (int d = 0; d < 2; d++) {
+        j->skip[d] = j->copied ? j->skip[d] : 1;
+        j->stride[d] = c->stride[d] / j->skip[d];
+    }
+    j->together = j->rows > 1 && 2 * j->width <= j->kernels->places ? 2 : 1;
+    j->row = c->in[1];
+    j->channel = c->in[0] * c->in[1];
+    if (j->copied)
+        set_band(j);
+}
+
+static bool make_offsets(job *j)
+{
+    const kb_conv *c = j->c;
+    j->offset = kb_alloc((size_t)(j->k + 32) * sizeof *j->offset);
+    int32_t *to = j->offset;
+    for (int64_t y = 0; to && y < c->kernel[0]; y++)
+        for (int64_t x = 0; x < c->kernel[1]; x++)
+            for (int64_t i = 0; i < c->cin; i++)
+                *to++ = (int32_t)(i * j->channel + y * c->dilation[0] * j->row + x * c->dilation[1]);
+    for (int i = 0; to && i < 32; i++, to++)
+        *to = to[-1];
+    return to != NULL;
+}
+
+bool kk_conv_direct_pays(const kb_conv *c)
+{
+    int64_t k = kk_conv_taps(c) * c->cin, image = c->cin * c->in[0] * c->in[1], places = kk_conv_places(c);
+    bool heavy = (k * c->cout >= image && k >= BLOCK / 2) || (k >= BLOCK && places <= MOST_FEW);
+    return !c->transposed && c->out[1] >= LEAST_WIDTH && c->cout > PANEL && k >= LEAST_K && (kk_conv_taps(c) > 1 || c->stride[1] > 1 || heavy)
+        && c->cin * (c->in[0] + 2 * c->padding[0]) * (c->in[1] + 2 * c->padding[1]) < INT_MAX / 2;
+}
+
+int kk_conv_direct(const kb_conv *c)
+{
+    job j = {.c = c, .kernels = KB_ISA_PICK(kk_direct_kernels_of)(), .copies = KB_ISA_PICK(kk_conv_kernels_of)(), .rate = KB_ISA_PICK(kb_gemm_kernels_of)()->rate,
+             .k = kk_conv_taps(c) * c->cin, .places = kk_conv_places(c)};
+    set_sizes(&j);
+    bool ok = kk_weights_get(&j.weights, c, true) && make_offsets(&j);
+    if (ok)
+        run_job(&j);
+    kk_weights_free(&j.weights);
+    kb_free(j.offset);
+    return ok && !atomic_load_explicit(&j.failed, memory_order_relaxed);
+}
