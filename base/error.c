@@ -39,14 +39,30 @@ kb_thread *kb_thread_get(void)
 {
     if (kb_tls)
         return kb_tls;
-    pthread_once(&once, key_init);
-    kb_thread *t = kb_calloc(1, sizeof *t);
+    kb_thread *t = kb_thread_new();
     if (!t)
         return NULL;
-    kb_tls = t;
-    pthread_setspecific(key, t);
+    kb_thread_swap(t);
     kb_profile_from_env();
     return t;
+}
+
+kb_thread *kb_thread_new(void) { return kb_calloc(1, sizeof(kb_thread)); }
+
+void kb_thread_swap(kb_thread *t)
+{
+    pthread_once(&once, key_init);
+    kb_tls = t;
+    pthread_setspecific(key, t);
+}
+
+/* What is freed acts on its own state, which therefore is the thread's for that time. */
+void kb_thread_free(kb_thread *t)
+{
+    kb_thread *now = kb_tls;
+    kb_tls = t;
+    thread_end(t);
+    kb_tls = now;
 }
 
 kn_status kb_vfail(kn_status s, const char *format, va_list args)

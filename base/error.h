@@ -24,6 +24,9 @@ typedef struct kb_thread {
  * that asks for it can fail to open at run time (from Python, from plug-ins). */
 extern __thread kb_thread *kb_tls __attribute__((tls_model("initial-exec")));     /* one load; the library's only such variable, so that dlopen finds room */
 kb_thread *kb_thread_get(void);                 /* NULL only when memory is short */
+void kb_thread_swap(kb_thread *t);              /* the thread goes on with t, and frees it at its end */
+kb_thread *kb_thread_new(void);                 /* nobody's yet */
+void kb_thread_free(kb_thread *t);              /* nobody's any more: what it holds is freed as at a thread's end */
 
 kn_status kb_fail(kn_status s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 kn_status kb_vfail(kn_status s, const char *format, va_list args);

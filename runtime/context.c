@@ -1,4 +1,4 @@
-/* context.c: the thread's context, scopes, module frames.
+/* context.c: the thread's context, scopes, module frames; contexts for fibers.
  *
  * `owned` is one flat list for all open scopes of a thread. An entry says at which depth it is owned; a scope that closes releases what stands above its
  * mark and belongs to its depth or deeper, and keeps what was handed further out. An entry's pointer has its low bit set when it is plain memory, and the
@@ -282,4 +282,33 @@ void rt_module_pop(rt_ctx *ctx)
     kn_module *m = ctx->modules[--ctx->n_modules].module;
     if (ctx->trace)
         ctx->trace->ops->module_leave(ctx->trace, m);
+}
+
+/* ---- fibers ----------------------------------------------------------------------------------------------------------------------------- */
+/* A kn_ctx is all state of a thread: the block that kb_tls points to. */
+kn_ctx *kn_ctx_new(void) { return (kn_ctx *)kb_thread_new(); }
+
+kn_ctx *kn_ctx_swap(kn_ctx *next)
+{
+    rt_ctx *ctx = rt_get();
+    kb_thread *was = kb_tls;
+    if (!ctx)
+        return NULL;
+    if (atomic_load_explicit(&ctx->inside, memory_order_relaxed)) {
+        kb_fail(KN_E_STATE, "ctx_swap: the library is in the middle of an operator, which a kernel of one's own must not leave");
+        return NULL;
+    }
+    if (next && (kb_thread *)next != was) {
+        rt_ctx *other = ((kb_thread *)next)->runtime;
+        if (other)
+            other->stack_high = NULL;           /* asked again: it may be another thread's now */
+        kb_thread_swap((kb_thread *)next);
+    }
+    return (kn_ctx *)was;
+}
+
+void kn_ctx_free(kn_ctx *c)
+{
+    if (c && (kb_thread *)c != kb_tls)
+        kb_thread_free((kb_thread *)c);
 }

@@ -203,17 +203,11 @@ static kn_status user_call(const char *name, size_t n, const kn_value *args, nam
     return KN_OK;
 }
 
-static kn_status by_name(const char *name, size_t n, const kn_value *args, const char *site, kn_tensor **out, int *n_out)
+static void call_named(kb_opcode op, const char *name, size_t n, const kn_value *args, const char *site, kn_tensor **out, int *n_out)
 {
     named_call c;
     c.n_in = c.n_words = 0;
-    kb_opcode op = name ? kb_op_find(name) : 0;
     kn_status s;
-    if (op == OP_arange) {
-        out[0] = named_arange(n, args, site);
-        *n_out = 1;
-        return KN_OK;
-    }
     if (!name)
         s = kb_fail(KN_E_VALUE, "an operator's name is missing (NULL)");
     else if (!op) {
@@ -229,11 +223,24 @@ static kn_status by_name(const char *name, size_t n, const kn_value *args, const
     if (s != KN_OK) {
         out[0] = rt_face_failed(name ? name : "kn_op", site);
         *n_out = 1;
-        return s;
+        return;
     }
     *n_out = op == OP_batch_norm && !c.words[0] ? 1 : c.o->n_out;    /* in evaluation nothing but its output is new */
     rt_dispatch(&(rt_op){RT_OP(op, c.n_in, c.n_words), c.in, c.words, site}, out);
-    return KN_OK;
+}
+
+static void by_name(const char *name, size_t n, const kn_value *args, const char *site, kn_tensor **out, int *n_out)
+{
+    kb_opcode op = name ? kb_op_find(name) : 0;
+    if (op == OP_arange) {
+        out[0] = named_arange(n, args, site);
+        *n_out = 1;
+        return;
+    }
+    rt_ctx *ctx = rt_draws(op && kb_op_info(op)->cls == KB_RANDOM);
+    call_named(op, name, n, args, site, out, n_out);
+    if (ctx)
+        rt_leave(ctx);
 }
 
 kn_tensor *(kn_op)(const char *name, size_t n, const kn_value *args, const char *site)

@@ -170,9 +170,12 @@ static kn_tensor *draw(kb_opcode op, int n_in, const kn_value *operands, int n_w
     kn_value in[MAX_OPERANDS + 2] = {{.kind = KN_KIND_NONE}};
     for (int i = 0; i < n_in; i++)
         in[i] = operands[i];
-    if (rt_rng_operands(op, n_in + 2, in, words))
-        return rt_face_failed(kb_op_info(op)->name, site);
-    return rt_dispatch1(&(rt_op){RT_OP(op, n_in + 2, n_words), in, words, site});
+    rt_ctx *ctx = rt_draws(true);
+    kn_tensor *t = rt_rng_operands(op, n_in + 2, in, words) ? rt_face_failed(kb_op_info(op)->name, site)
+                                                          : rt_dispatch1(&(rt_op){RT_OP(op, n_in + 2, n_words), in, words, site});
+    if (ctx)
+        rt_leave(ctx);
+    return t;
 }
 
 static kn_tensor *draw_sizes(kb_opcode op, int n_in, const kn_value *operands, kn_dtype d, kn_shape s, const char *site)

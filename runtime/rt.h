@@ -408,6 +408,16 @@ char *rt_module_path(char *buf, size_t size, const rt_ctx *ctx);
 /* Fills the last two operands of a random op, seed and offset: reserves the counters that it uses with the thread's generator, none for a call that inference
  * will refuse. Fails for bounds that randint and randperm refuse. */
 kn_status rt_rng_operands(kb_opcode op, int n_in, kn_value *in, const int64_t *words);
+/* Before it, for an op that draws: until rt_leave of what it gives (unless that is NULL) no other thread visits this one. A visit may give numbers back
+ * (tracer/numbers.c), and those reserved before it would be stale. */
+static inline rt_ctx *rt_draws(bool draws)
+{
+    rt_ctx *ctx = rt_get_known();
+    if (!draws || !ctx || !ctx->trace)
+        return NULL;
+    rt_enter(ctx);
+    return ctx;
+}
 /* Philox counters (4 words each) that a call on an operand of this layout (NULL: none, or a failed one) uses. */
 int64_t rt_rng_counters(kb_opcode op, const kb_layout *x, const int64_t *words);
 /* The newest counters that were reserved with this seed were not used: their op's operand turned out to have failed, and eager draws nothing then. */

@@ -378,6 +378,39 @@ Test(capture, each_way_to_alias_has_code_of_its_own)
     cr_expect_eq(many.paths, 1);
 }
 
+/* Where sizes are free, a way is planned for like a size: nothing runs op by op, and each sees writes through what it shares. */
+Test(capture, each_way_to_alias_has_a_plan_where_sizes_are_free)
+{
+    KN_SCOPE;
+    World *w[2] = {world_new(writes_parameter_or_buffer), world_new(writes_parameter_or_buffer)};
+    kn_module *fast = kn_compile(KN_BASE(w[1]), .dynamic = true);
+    uint64_t plans = 0;
+    for (int i = 0; i < 90; i++) {
+        KN_SCOPE;
+        kn_tensor *x[2];
+        for (int k = 0; k < 2; k++) {
+            if (i % 6 == 0) {
+                int rows = 3 + i / 6 % 5;
+                kn_assign(&w[k]->a, ramp(rows, 4, i));
+                kn_assign(&w[k]->buf, ramp(rows, 4, i + 1));
+            }
+            x[k] = i % 3 == 0 ? ramp((int)kn_size(w[k]->a, 0), 4, i) : i % 3 == 1 ? w[k]->buf : kn_detach(w[k]->a);
+        }
+        kn_value v[2] = {kn_call_value(KN_BASE(w[0]), x[0]), kn_call_value(fast, x[1])};
+        compare("free sizes", i, w, v, x);
+        if (i == 30)
+            plans = tr_module_of(fast)->plans;
+    }
+    kn_stats s = kn_compile_stats(fast);
+    cr_expect_eq(s.fallbacks, 0, "%llu graphs ran op by op", (unsigned long long)s.fallbacks);
+    cr_expect_eq(s.paths, 1);
+    cr_expect_eq(tr_module_of(fast)->plans, plans, "five sizes in three ways were all planned for, but %llu more were", (unsigned long long)(tr_module_of(fast)->plans - plans));
+    cr_expect_eq(s.recompiles, 0);
+    kn_module_free(fast);
+    kn_module_free(KN_BASE(w[0]));
+    kn_module_free(KN_BASE(w[1]));
+}
+
 /* ---- a check of values after a write ------------------------------------------------------------------------------------------------------------ */
 static kn_value counts_then_gathers(World *w, kn_tensor *x)
 {

@@ -1,6 +1,7 @@
 /* test_random.c: random operators and generators. Expected numbers come from the Philox generator written out here, after its authors' paper and the layout
  * that base/philox.h documents; frequencies are held against chi-square bounds that a right generator misses once in a million runs, and these are seeded.
  */
+#include "runtime/rt.h"
 #include "tests/support/tensors.h"
 #include <inttypes.h>
 #include <pthread.h>
@@ -461,4 +462,37 @@ Test(random, recomputed_value_is_the_one_that_was_drawn)
     }
     kn_module_free(fast);
     kn_module_free(KN_BASE(m));
+}
+
+/* A visit by another thread between the reservation of numbers and the call of their operator could give earlier ones back, and those of the call would be stale: both
+ * stand in one stretch that visitors wait for. */
+typedef struct Spy { rt_trace trace; int calls, inside; } Spy;
+static void spy_op(rt_trace *t, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
+{
+    Spy *s = (Spy *)t;
+    s->calls++;
+    s->inside += atomic_load(&ctx->inside) > 0;
+    rt_eager(ctx, c, out);
+}
+
+Test(random, no_visit_comes_between_reservation_and_call)
+{
+    KN_SCOPE;
+    static const rt_trace_ops ops = {.op = spy_op};
+    rt_ctx *ctx = rt_get();
+    kn_tensor *half = kn_full(KN_F32, KN_SHAPE(8), 0.5);
+    Spy s = {.trace = {.ops = &ops, .outer = ctx->trace, .depth = (uint32_t)ctx->n_scopes}};
+    ctx->trace = &s.trace;
+    kn_rand(KN_F32, KN_SHAPE(3));
+    kn_randint(0, 5, KN_SHAPE(3), KN_I64);
+    kn_dropout(half, 0.5, true);
+    kn_multinomial(half, 2, true);
+    kn_op("bernoulli", half);
+    int inside = s.inside, calls = s.calls;
+    kn_neg(half);
+    ctx->trace = s.trace.outer;
+    cr_expect_eq(calls, 5);
+    cr_expect_eq(inside, 5, "%d of 5 calls could be visited after their numbers were reserved", 5 - inside);
+    cr_expect_eq(s.inside, 5, "others are called from outside");
+    cr_expect_eq(atomic_load(&ctx->inside), 0);
 }

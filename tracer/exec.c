@@ -291,7 +291,7 @@ static bool covers(const tr_frame *f, const tr_variant *v, const tr_graph *g)
     return true;
 }
 
-/* Code of the same outputs that was made for another way in which operands share memory, or NULL. */
+/* A static graph's code of the same outputs that was made for another way in which operands share memory, or NULL. */
 static const tr_variant *for_other_aliases(const tr_variant *v)
 {
     const tr_variant *o = v->older;
@@ -304,14 +304,22 @@ static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v, bool *d
 {
     char local[2048] __attribute__((aligned(16)));
     run_room r;
-    bool missed;
-    kn_status s;
-    do {
+    bool missed = false;
+    kn_status s = KN_E_MEMORY;
+    tr_variant *taken = NULL;
+    for (const tr_variant *next = v; next;) {
+        v = next;
+        next = NULL;
+        missed = false;
         if (!make_room(&r, v, local, sizeof local))
-            return KN_E_MEMORY;
+            break;
         s = run_program(f, g, v, &r, done, &missed);
+        if (missed && !f->generic)
+            next = for_other_aliases(v);
+        else if (missed && !taken)
+            next = taken = tr_plan_take_aliased(f, g, v, (char **)r.inputs, r.storages);
         kb_free(r.block);
-    } while (missed && (v = for_other_aliases(v)));
+    }
     if (missed && !f->generic) {                /* code for this way, too: its operators run this time */
         f->aliased = g;
         f->rebuild = true;
@@ -320,6 +328,8 @@ static kn_status run_code(tr_frame *f, tr_graph *g, const tr_variant *v, bool *d
         tr_check_values(f, g, v);
     if (s == KN_OK || *done)
         tr_fill_range(f, g->first_slot, g->end_slot);
+    if (taken)
+        tr_plan_give(g, taken);
     return s;
 }
 

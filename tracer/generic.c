@@ -393,6 +393,30 @@ tr_variant *tr_plan_take(tr_frame *f, tr_graph *g)
     return v ? tr_plan_insert(g, v) : NULL;
 }
 
+/* What input i shares with those before it, as far as something is written there: the first one in the same storage, and how far apart they begin. */
+static bool put_alias(tr_frame *f, const tr_variant *v, int i, char *const *data, rt_storage *const *storage)
+{
+    int first = i;
+    bool written = false;
+    for (int j = v->n_inputs; j-- > 0;)
+        if (storage[j] == storage[i]) {
+            written |= v->input_written[j];
+            first = j;
+        }
+    return put_key(f, written ? first : -1) && put_key(f, written ? data[i] - data[first] : 0);
+}
+
+tr_variant *tr_plan_take_aliased(tr_frame *f, tr_graph *g, const tr_variant *v, char *const *data, rt_storage *const *storage)
+{
+    int64_t n_key = f->n_key;
+    bool ok = true;
+    for (int i = 0; i < v->n_inputs && ok; i++)
+        ok = put_alias(f, v, i, data, storage);
+    tr_variant *other = ok ? tr_plan_take(f, g) : NULL;
+    f->n_key = n_key;
+    return other;
+}
+
 tr_variant *tr_plan_insert(tr_graph *g, tr_variant *v)
 {
     tr_plans *p = atomic_load_explicit(&g->plans, memory_order_acquire);

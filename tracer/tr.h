@@ -315,6 +315,8 @@ void tr_generic_record(tr_frame *f, const tr_event *e);                /* a reco
 void tr_generic_free(tr_frame *f);
 /* The plan for this call's sizes, taken for use; made when it is missing. NULL: run the ops one by one. */
 tr_variant *tr_plan_take(tr_frame *f, tr_graph *g);
+/* The same for a call whose operands share memory in another way than v was planned for: data and storage of each input of v. */
+tr_variant *tr_plan_take_aliased(tr_frame *f, tr_graph *g, const tr_variant *v, char *const *data, rt_storage *const *storage);
 void tr_plan_give(tr_graph *g, tr_variant *v);
 tr_variant *tr_plan_insert(tr_graph *g, tr_variant *v);        /* v, or an equal one that was there; taken for use */
 void tr_plans_free(tr_graph *g);
