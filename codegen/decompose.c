@@ -398,13 +398,12 @@ static bool may_matter(const ir_graph *g, uint32_t node)
     return true;
 }
 
-static uint32_t results_wanted(const ir_graph *g, uint32_t node)
+/* By node: which of its results somebody takes, bit by number */
+static void mark_wanted(const ir_graph *g, uint32_t *wanted)
 {
-    uint32_t wanted = 1;
-    for (int64_t i = node + 1; i < g->n_nodes; i++)
-        if (g->nodes[i].op == IR_PROJ && ir_in(g, &g->nodes[i], 0).i - 1 == node)
-            wanted |= 1u << g->nodes[i].attr;
-    return wanted;
+    for (int64_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i].op == IR_PROJ)
+            wanted[ir_in(g, &g->nodes[i], 0).i - 1] |= 1u << g->nodes[i].attr;
 }
 
 /* Nodes of g in order. more: all results of those that were written anew. */
@@ -413,7 +412,10 @@ static ir_graph *rewritten(const ir_graph *g)
     ir_graph *to = ir_new();
     ir_ref *map = kb_calloc((size_t)g->n_nodes + 1, sizeof *map);
     ir_ref (*more)[DC_MAX_RESULTS] = kb_calloc((size_t)g->n_nodes + 1, sizeof *more);
-    for (uint32_t i = 0; to && map && more && i < (uint32_t)g->n_nodes; i++) {
+    uint32_t *wanted = kb_calloc((size_t)g->n_nodes + 1, sizeof *wanted);
+    if (wanted)
+        mark_wanted(g, wanted);
+    for (uint32_t i = 0; to && map && more && wanted && i < (uint32_t)g->n_nodes; i++) {
         const ir_node *n = &g->nodes[i];
         dc d = {.to = to, .from = g, .n = n, .map = map};
         if (n->op == IR_PROJ && ir_is(more[ir_in(g, n, 0).i - 1][0])) {
@@ -421,7 +423,7 @@ static ir_graph *rewritten(const ir_graph *g)
             continue;
         }
         if (may_matter(g, i)) {
-            d.wanted = results_wanted(g, i);
+            d.wanted = 1 | wanted[i];
             to->unite = false;
             ir_set_prov(to, g->provs[n->prov].path, g->provs[n->prov].site);
             if (rewrite(&d)) {
@@ -432,14 +434,15 @@ static ir_graph *rewritten(const ir_graph *g)
         }
         map[i] = ir_copy_node(to, g, i, map);
     }
-    if (to && map && more)
+    if (to && map && more && wanted)
         ir_copy_outputs(to, g, map);
-    if (!map || !more || (to && to->status)) {
+    if (!map || !more || !wanted || (to && to->status)) {
         ir_free(to);
         to = NULL;
     }
     kb_free(map);
     kb_free(more);
+    kb_free(wanted);
     return to;
 }
 
