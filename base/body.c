@@ -1,4 +1,5 @@
-/* body.c: rows of bodies.def by operator. The table from (operator or variant, math type) to row is filled at first use by comparing names. */
+/* body.c: rows of bodies.def by operator. The table from (operator or variant, math type) to row is filled at first use by comparing
+ * names. */
 #include "base/body.h"
 #include <pthread.h>
 #include <string.h>
@@ -38,8 +39,28 @@ static const struct { kb_opclass cls; const char *name; } ops[OP_COUNT] = {
 
 /* Rows of the float and integer classes that are plain operations all the same. */
 static const char *const plain[] = {
-    "sqrt", "rsqrt", "reciprocal", "floor", "ceil", "round", "trunc", "isnan", "isinf", "isfinite", "leaky_relu", "div", "hardswish", "hardsigmoid",
-    "lerp", "addcdiv", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift", "bitwise_right_shift",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "leaky_relu",
+    "div",
+    "hardswish",
+    "hardsigmoid",
+    "lerp",
+    "addcdiv",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "bitwise_not",
+    "bitwise_left_shift",
+    "bitwise_right_shift",
 };
 
 static bool costly[KB_B_COUNT];
@@ -78,7 +99,8 @@ static void fill(void)
     for (int v = OP_COUNT; v < V_COUNT; v++)
         fill_key(v, variant_names[v - OP_COUNT], strlen(variant_names[v - OP_COUNT]));
     for (int d = 1; d < KB_DTYPE_COUNT; d++)
-        rows[OP_to][d] = rows[OP_clone][d] = rows[OP_contiguous][d] = rows[OP_reshape][d] = rows[OP_copy_][d] = rows[OP_fill_][d] = KB_B_COPY;
+        rows[OP_to][d] = rows[OP_clone][d] = rows[OP_contiguous][d] = rows[OP_reshape][d] = rows[OP_copy_][d] = rows[OP_fill_]
+                                                                                                                    [d] = KB_B_COPY;
 }
 
 bool kb_body_costly(kb_body_id body)

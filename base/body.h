@@ -1,7 +1,8 @@
-/* body.h: which row of bodies.def an operator computes with. Eager kernels and the code generator both ask here, so that the choice is made once.
+/* body.h: which row of bodies.def an operator computes with. Eager kernels and the code generator both ask here, so that the choice is
+ * made once.
  *
- * A body is a ROW: KB_B_NUM_add and KB_B_BOOL_add are two. The choice depends on the operator, its words (gelu's approximation, div's rounding),
- * which operands are present (add with alpha, clamp with one bound) and the math type, never on values.
+ * A body is a ROW: KB_B_NUM_add and KB_B_BOOL_add are two. The choice depends on the operator, its words (gelu's approximation, div's
+ * rounding), which operands are present (add with alpha, clamp with one bound) and the math type, never on values.
  */
 #ifndef KB_BODY_H
 #define KB_BODY_H

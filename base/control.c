@@ -1,7 +1,8 @@
 /* control.c: the table of regions (control.h): interning, numbers, inference of cond and while_loop.
  *
- * One mutex guards two small tables (by what it was made from, by number) and the list of those that nobody holds. A few hundred of these are kept, since
- * the next call makes the same again; past that the one idle longest goes. Numbers are never used again, so that a stale one finds nothing.
+ * One mutex guards two small tables (by what it was made from, by number) and the list of those that nobody holds. A few hundred of
+ * these are kept, since the next call makes the same again; past that the one idle longest goes. Numbers are never used again, so that a
+ * stale one finds nothing.
  */
 #include "base/control.h"
 #include "base/infer_rules.h"
@@ -100,7 +101,8 @@ static bool same_region(const kb_region *a, const kb_region *b)
     return true;
 }
 
-/* Operators, operands and words decide; layouts of values follow from them (but for operators whose shape rule is a user's: compared too). */
+/* Operators, operands and words decide; layouts of values follow from them (but for operators whose shape rule is a user's: compared
+ * too). */
 static bool same_values(const kb_region *a, const kb_region *b)
 {
     for (int64_t i = 0; i < a->n_values; i++)
@@ -241,7 +243,8 @@ kb_control *kb_control_get(int64_t plan)
         hold(c);
     pthread_mutex_unlock(&lock);
     if (!c)
-        kb_fail(KN_E_VALUE, "there are no branches with the number %lld: this operator is made by kn_cond or kn_while_loop", (long long)plan);
+        kb_fail(KN_E_VALUE, "there are no branches with the number %lld: this operator is made by kn_cond or kn_while_loop",
+                (long long)plan);
     return c;
 }
 
@@ -358,7 +361,11 @@ char *kb_layouts_text(char *buf, size_t size, int n, const kb_layout *const *l)
     char one[160];
     buf[0] = 0;
     for (int i = 0; i < n && at < size; i++)
-        at += (size_t)snprintf(buf + at, size - at, "%s%s%s", i ? ", " : n > 1 ? "(" : "", kb_layout_text(one, sizeof one, l[i]), n > 1 && i == n - 1 ? ")" : "");
+        at += (size_t)snprintf(buf + at, size - at, "%s%s%s",
+                               i       ? ", "
+                               : n > 1 ? "("
+                                       : "",
+                               kb_layout_text(one, sizeof one, l[i]), n > 1 && i == n - 1 ? ")" : "");
     return buf;
 }
 
@@ -378,12 +385,13 @@ static kn_status infer_with(kb_infer *in, const kb_control *c)
     if (c->op != in->op || c->n_out != in->words[2] || in->n_in != first + c->n_tensors + c->n_scalars)
         return kb_fail(KN_E_VALUE, "takes %d operands, not %d", first + c->n_tensors + c->n_scalars, in->n_in);
     if (first && (in->in[0].weak || in->in[0].dtype != KN_BOOL))
-        return kb_fail(KN_E_DTYPE, "the predicate must be a bool tensor, not %s%s: compare it with something", in->in[0].weak ? "a number of type " : "",
-                       kr_dtype(in->in[0].dtype));
+        return kb_fail(KN_E_DTYPE, "the predicate must be a bool tensor, not %s%s: compare it with something",
+                       in->in[0].weak ? "a number of type " : "", kr_dtype(in->in[0].dtype));
     for (int d = 0; first && d < in->in[0].rank; d++)
         if (in->in[0].size[d].v != 1) {
             char text[KR_TEXT];
-            return kb_fail(KN_E_SHAPE, "the predicate must have one element, not the shape %s: reduce it with kn_any or kn_all", kr_shape(text, &in->in[0]));
+            return kb_fail(KN_E_SHAPE, "the predicate must have one element, not the shape %s: reduce it with kn_any or kn_all",
+                           kr_shape(text, &in->in[0]));
         }
     for (int i = 0; i < c->n_tensors; i++)      /* a loop's own values may come strided: they are copied */
         if (!type_is(&in->in[first + i], c->tensors[i], c->op == OP_cond || i >= c->n_given))

@@ -2,9 +2,10 @@
  *
  *     y[b, o, p] = dot over k = (kh, kw, cin) of x's tap and w  (+ bias[o])
  *
- * A tap outside the image, and of a transposed convolution one that falls between two inputs, counts in k with the value 0. One spatial dimension is two of
- * which the first has size 1, kernel 1. x [batch, groups * cin, in], w [groups * cout, cin, kernel] (transposed: [groups * cin, cout, kernel]) and y
- * [batch, groups * cout, out] are row-major. y may be undefined before the call and overlaps nothing.
+ * A tap outside the image, and of a transposed convolution one that falls between two inputs, counts in k with the value 0. One spatial
+ * dimension is two of which the first has size 1, kernel 1. x [batch, groups * cin, in], w [groups * cout, cin, kernel] (transposed:
+ * [groups * cin, cout, kernel]) and y [batch, groups * cout, out] are row-major. y may be undefined before the call and overlaps
+ * nothing.
  *
  * FINISH as in gemm.h: rows are planes of y, counted through batch and channels; columns are output places.
  */
@@ -28,9 +29,10 @@ typedef struct kb_conv {
 /* 1; or 0 when scratch memory was short: the failure is recorded and y is undefined. */
 int kb_conv_f32(const kb_conv *c);
 
-/* A 1 x 1 convolution and a depthwise one of its result: some rows of a few planes at a time, which never reach memory. first.y and second.x aren't looked at; first.finish
- * is NULL, second's as above. `between` works on the first one's result: columns [col0, col1) of rows [row0, row1), bias included, element (r, c) at
- * base[r * out + c], out being all places of a plane. With first.whole_rows it gets all columns. Rows that two pieces need are made, and worked on, twice. */
+/* A 1 x 1 convolution and a depthwise one of its result: some rows of a few planes at a time, which never reach memory. first.y and
+ * second.x aren't looked at; first.finish is NULL, second's as above. `between` works on the first one's result: columns [col0, col1) of
+ * rows [row0, row1), bias included, element (r, c) at base[r * out + c], out being all places of a plane. With first.whole_rows it gets
+ * all columns. Rows that two pieces need are made, and worked on, twice. */
 typedef struct kb_conv_chain {
     kb_conv first, second;
     void (*between)(void *arg, float *base, int64_t row0, int64_t row1, int64_t col0, int64_t col1, int worker);
@@ -39,7 +41,8 @@ typedef struct kb_conv_chain {
 bool kb_conv_chain_legal(const kb_conv *first, const kb_conv *second);     /* may they? Data aside; the same on any instruction set */
 int kb_conv_chain_run(const kb_conv_chain *c);      /* as kb_conv_f32; first.most counts */
 
-/* The convolution that a call is, data pointers included, where its operands are row-major f32; else false. Layouts are enough: pointers may be filled in later. */
+/* The convolution that a call is, data pointers included, where its operands are row-major f32; else false. Layouts are enough: pointers
+ * may be filled in later. */
 bool kb_conv_of_call(kb_conv *c, const kb_call *call);
 bool kb_conv_is(kb_opcode op);
 

@@ -1,6 +1,6 @@
-/* cublaslt_api.h: the part of cuBLASLt's interface that Kiln calls, declared by ourselves, so that it builds without a toolkit; the library is opened at run time
- * (codegen/device_lt.c). tests/cuda_headers.c compares all of it with the toolkit's cublasLt.h where there is one. A stand-in for tests is any shared object
- * with these symbols, chosen by KN_CUBLASLT_LIBRARY.
+/* cublaslt_api.h: the part of cuBLASLt's interface that Kiln calls, declared by ourselves, so that it builds without a toolkit; the
+ * library is opened at run time (codegen/device_lt.c). tests/cuda_headers.c compares all of it with the toolkit's cublasLt.h where there
+ * is one. A stand-in for tests is any shared object with these symbols, chosen by KN_CUBLASLT_LIBRARY.
  */
 #ifndef KB_CUBLASLT_API_H
 #define KB_CUBLASLT_API_H

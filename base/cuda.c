@@ -1,11 +1,12 @@
 /* cuda.c: the CUDA driver, opened at the first use of a device, and the devices' memory.
  *
- * The library is found by the loader (libcuda.so.1) or given by KN_CUDA_DRIVER; nothing of CUDA is linked. Each device has its primary context, retained,
- * and one stream. Blocks are cached by size class (eight a power of two); since everything is asked in order on one stream, a freed block serves the next
- * request at once. Copies from and to pageable memory go through a ring of pinned slots, each with an event that says when it is free again.
+ * The library is found by the loader (libcuda.so.1) or given by KN_CUDA_DRIVER; nothing of CUDA is linked. Each device has its primary
+ * context, retained, and one stream. Blocks are cached by size class (eight a power of two); since everything is asked in order on one
+ * stream, a freed block serves the next request at once. Copies from and to pageable memory go through a ring of pinned slots, each with
+ * an event that says when it is free again.
  *
- * Invariants: a class's list has room for every block of the class (made when a block is), so freeing can't fail; `lock` guards lists, counters and the ring.
- * A process that forks after the first use can't use CUDA in the child: the driver refuses, and so do we.
+ * Invariants: a class's list has room for every block of the class (made when a block is), so freeing can't fail; `lock` guards lists,
+ * counters and the ring. A process that forks after the first use can't use CUDA in the child: the driver refuses, and so do we.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -125,8 +126,8 @@ static bool open_driver(void)
     if (r != KCU_OK)
         return refuse("the CUDA driver does not start: %s", result_text(r));
     if (api.DriverGetVersion(&version) != KCU_OK || version < KCU_OLDEST_DRIVER)
-        return refuse("the CUDA driver is too old: it serves CUDA %d.%d, at least %d.0 is needed; update it", version / 1000, version % 1000 / 10,
-                      KCU_OLDEST_DRIVER / 1000);
+        return refuse("the CUDA driver is too old: it serves CUDA %d.%d, at least %d.0 is needed; update it", version / 1000,
+                      version % 1000 / 10, KCU_OLDEST_DRIVER / 1000);
     if (api.DeviceGetCount(&n_devices) != KCU_OK || n_devices == 0)
         return refuse("the CUDA driver finds no device (CUDA_VISIBLE_DEVICES may hide them)");
     return true;
@@ -161,8 +162,8 @@ kn_status kb_cuda_check(const kb_cuda *c, cu_result r, const char *what)
         return KN_OK;
     if (api.GetErrorString(r, &text) != KCU_OK || !text)
         text = "no description";
-    return kb_fail(r == KCU_OUT_OF_MEMORY ? KN_E_MEMORY : KN_E_DEVICE, "%s: %s: %s (%s)", kb_device_text(name, sizeof name, c->device), what,
-                   result_text(r), text);
+    return kb_fail(r == KCU_OUT_OF_MEMORY ? KN_E_MEMORY : KN_E_DEVICE, "%s: %s: %s (%s)", kb_device_text(name, sizeof name, c->device),
+                   what, result_text(r), text);
 }
 
 /* ---- devices ---------------------------------------------------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
-/* env.c: see env.h. The one place of the library that writes to stderr unasked: the help that was asked for, and warnings about settings. */
+/* env.c: see env.h. The one place of the library that writes to stderr unasked: the help that was asked for, and warnings about
+ * settings. */
 #include "base/env.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -31,8 +32,8 @@ static void help(void)
 {
     fprintf(stderr, "kiln: settings, read from the environment once:\n");
     for (int i = 0; i < KB_ENV_COUNT; i++)
-        fprintf(stderr, "  %-16s %-7s %s%s%s%s\n", table[i].name, kind_names[table[i].kind], table[i].what, *table[i].fallback ? " (default " : "",
-                table[i].fallback, *table[i].fallback ? ")" : "");
+        fprintf(stderr, "  %-16s %-7s %s%s%s%s\n", table[i].name, kind_names[table[i].kind], table[i].what,
+                *table[i].fallback ? " (default " : "", table[i].fallback, *table[i].fallback ? ")" : "");
 }
 
 static void warn_unknown(void)

@@ -1,5 +1,5 @@
-/* formula.c: see formula.h. A recursive-descent parser that appends nodes, equal ones once. Refused, each with its position: unknown names, wrong numbers of
- * arguments, operands that the signature lacks, formulas that are too long or too deep.
+/* formula.c: see formula.h. A recursive-descent parser that appends nodes, equal ones once. Refused, each with its position: unknown
+ * names, wrong numbers of arguments, operands that the signature lacks, formulas that are too long or too deep.
  */
 #include "base/formula.h"
 #include "base/error.h"
@@ -31,7 +31,8 @@ static int refuse_at(parser *s, const char *at, const char *what)
 static int refuse_name(parser *s, const char *at, const char *name, const char *what)
 {
     if (!s->failed)
-        kb_fail(KN_E_VALUE, "%s: the scalar body \"%s\" names '%s' at position %d: %s", s->op, s->text, name, (int)(at - s->text) + 1, what);
+        kb_fail(KN_E_VALUE, "%s: the scalar body \"%s\" names '%s' at position %d: %s", s->op, s->text, name, (int)(at - s->text) + 1,
+                what);
     s->failed = true;
     return 0;
 }
@@ -152,8 +153,11 @@ static int call(parser *s, const char *name, const char *at)
     if (!s->failed && !take(s, ")"))
         return refuse_at(s, s->p, "needs ')'");
     if (!s->failed && n != want)
-        return refuse_name(s, at, name, want == 1 ? "it takes 1 argument" : want == 2 ? "it takes 2 arguments" : want == 3 ? "it takes 3 arguments"
-                                                                                                                    : "it takes 4 arguments");
+        return refuse_name(s, at, name,
+                           want == 1   ? "it takes 1 argument"
+                           : want == 2 ? "it takes 2 arguments"
+                           : want == 3 ? "it takes 3 arguments"
+                                       : "it takes 4 arguments");
     return apply(s, name, n, in);
 }
 
@@ -319,10 +323,15 @@ bool kb_formula_parse(kb_formula *f, const char *op, const char *text, const cha
     for (int i = 0; i < n; i++) {
         tensors += kinds[i] == 'T';
         if (kinds[i] == '?')
-            return kb_fail(KN_E_VALUE, "%s: an operator with a scalar body can't have optional tensors: a formula has no word for one that is left out", op), false;
+            return kb_fail(KN_E_VALUE,
+                           "%s: an operator with a scalar body can't have optional tensors: a formula has no word for one that is left out",
+                           op),
+                   false;
     }
     if (tensors < 1 || tensors > KB_FORMULA_OPERANDS || n - tensors > KB_FORMULA_OPERANDS)
-        return kb_fail(KN_E_VALUE, "%s: an operator with a scalar body takes 1 to 4 tensors and at most 4 numbers, not %d and %d", op, tensors, n - tensors), false;
+        return kb_fail(KN_E_VALUE, "%s: an operator with a scalar body takes 1 to 4 tensors and at most 4 numbers, not %d and %d", op,
+                       tensors, n - tensors),
+               false;
     int last = expression(&s);
     if (!s.failed && next_char(&s))
         refuse_at(&s, s.p, "has something left over");

@@ -234,7 +234,8 @@ kn_status kr_given_sizes(kb_infer *in, const int64_t *w, int *rank, kb_dim *size
 kn_status kr_is_float(const kb_infer *in, int k, const char *name)
 {
     kn_dtype d = kr_in(in, k)->dtype;
-    return !d || kb_dtype_category(d) == KB_CAT_FLOAT ? KN_OK : kb_fail(KN_E_DTYPE, "the %s must be floating-point, not %s", name, kr_dtype(d));
+    return !d || kb_dtype_category(d) == KB_CAT_FLOAT ? KN_OK
+                                                      : kb_fail(KN_E_DTYPE, "the %s must be floating-point, not %s", name, kr_dtype(d));
 }
 
 kn_status kr_is_index(const kb_infer *in, int k)
@@ -307,8 +308,10 @@ static kn_status place_results(kb_infer *in)
         if (!t->dtype || t->weak)
             continue;
         if (device >= 0 && t->device != device)
-            return kb_fail(KN_E_DEVICE, "expected all tensors to be on the same device, but found at least two devices, %s and %s; kn_to(x, KN_CUDA(0)) moves one",
-                           kb_device_text(a, sizeof a, device), kb_device_text(b, sizeof b, t->device));
+            return kb_fail(
+                KN_E_DEVICE,
+                "expected all tensors to be on the same device, but found at least two devices, %s and %s; kn_to(x, KN_CUDA(0)) moves one",
+                kb_device_text(a, sizeof a, device), kb_device_text(b, sizeof b, t->device));
         device = t->device;
     }
     if (in->op == OP_to_device)

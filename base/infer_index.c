@@ -1,7 +1,8 @@
-/* infer_index.c: operators that pick, place and order elements: gather, scatter, flip, pad, sort, scans, and those whose size depends on values.
+/* infer_index.c: operators that pick, place and order elements: gather, scatter, flip, pad, sort, scans, and those whose size depends on
+ * values.
  *
- * A tensor without dimensions counts as one of size [1] where a dim is taken, as PyTorch has it. Index values are looked at by the kernels. Of a DYNAMIC
- * operator the last word says how many were found (kernel.h, kb_dynamic_count), so that its size is known here.
+ * A tensor without dimensions counts as one of size [1] where a dim is taken, as PyTorch has it. Index values are looked at by the
+ * kernels. Of a DYNAMIC operator the last word says how many were found (kernel.h, kb_dynamic_count), so that its size is known here.
  */
 #include "base/infer_rules.h"
 #include <string.h>
@@ -52,7 +53,8 @@ kn_status infer_topk(kb_infer *in)
         return kb_error_status();
     kb_dim have = x->rank ? x->size[dim] : kd_const(1);
     if (!kd_decide(in, KB_P_LE, kd_const(0), k) || !kd_decide(in, KB_P_LE, k, have))
-        return kb_fail(KN_E_VALUE, "k is %lld, but dimension %d of %s has %lld elements", (long long)k.v, dim, kr_shape(a, x), (long long)have.v);
+        return kb_fail(KN_E_VALUE, "k is %lld, but dimension %d of %s has %lld elements", (long long)k.v, dim, kr_shape(a, x),
+                       (long long)have.v);
     if (x->rank)
         x->size[dim] = k;
     kr_fresh(in, x->dtype, x->rank, x->size);
@@ -90,8 +92,9 @@ static kn_status index_fits(kb_infer *in, const kb_type *of, int dim, const char
     bool fits = (of->rank ? of->rank : 1) == (index->rank ? index->rank : 1);
     for (int i = 0; fits && i < of->rank && i < index->rank; i++)
         fits = i == dim || kd_decide(in, KB_P_LE, index->size[i], of->size[i]);
-    return fits ? KN_OK : kb_fail(KN_E_SHAPE, "the index %s does not fit %s, which is %s: as many dimensions, none larger%s", kr_shape(a, index), what,
-                                  kr_shape(b, of), dim < 0 ? "" : " but that of dim");
+    return fits ? KN_OK
+                : kb_fail(KN_E_SHAPE, "the index %s does not fit %s, which is %s: as many dimensions, none larger%s", kr_shape(a, index),
+                          what, kr_shape(b, of), dim < 0 ? "" : " but that of dim");
 }
 
 kn_status infer_gather(kb_infer *in)
@@ -109,7 +112,8 @@ kn_status infer_scatter(kb_infer *in)
 {
     const kb_type *x = &in->in[0], *src = &in->in[2];
     int dim;
-    if (dim_word(in, &dim) || kr_is_index(in, 1) || index_fits(in, x, dim, "the input") || (!src->weak && index_fits(in, src, -1, "the source")))
+    if (dim_word(in, &dim) || kr_is_index(in, 1) || index_fits(in, x, dim, "the input")
+        || (!src->weak && index_fits(in, src, -1, "the source")))
         return kb_error_status();
     if (!src->weak && src->dtype != x->dtype)
         return kb_fail(KN_E_DTYPE, "the source is %s, but the input %s", kr_dtype(src->dtype), kr_dtype(x->dtype));
@@ -155,8 +159,8 @@ kn_status infer_roll(kb_infer *in)
     const int64_t *shifts = kb_word(in->info, in->words, 0), *dims = kb_word(in->info, in->words, 1);
     int d;
     if (dims[0] <= 0 ? shifts[0] != 1 : shifts[0] != dims[0])
-        return kb_fail(KN_E_VALUE, "takes a shift for each dim, or without dims one shift; %lld shifts and %lld dims were given", (long long)shifts[0],
-                       (long long)(dims[0] > 0 ? dims[0] : 0));
+        return kb_fail(KN_E_VALUE, "takes a shift for each dim, or without dims one shift; %lld shifts and %lld dims were given",
+                       (long long)shifts[0], (long long)(dims[0] > 0 ? dims[0] : 0));
     for (int64_t i = 0; i < dims[0]; i++)
         if (kr_dim(dims[1 + i], in->in[0].rank, &d))
             return kb_error_status();
@@ -189,15 +193,18 @@ kn_status infer_pad(kb_infer *in)
     const int64_t *pad = kb_word(in->info, in->words, 0);
     int64_t mode = *kb_word(in->info, in->words, 1), n = pad[0] > 0 ? pad[0] : 0;
     if (n % 2 || n / 2 > x.rank)
-        return kb_fail(KN_E_VALUE, "%lld pad values do not fit %s: two for each dimension, from the last on", (long long)n, kr_shape(a, &x));
+        return kb_fail(KN_E_VALUE, "%lld pad values do not fit %s: two for each dimension, from the last on", (long long)n,
+                       kr_shape(a, &x));
     for (int i = 0; i < n / 2; i++) {
         int d = x.rank - 1 - i;
         int64_t before = pad[1 + 2 * i], after = pad[2 + 2 * i], most = before > after ? before : after;
         kb_dim size = x.size[d];
         if (mode == 1 && !kd_decide(in, KB_P_GT, size, kd_const(most)))
-            return kb_fail(KN_E_VALUE, "a reflection of %lld elements needs more than that in dimension %d of %s", (long long)most, d, kr_shape(a, &in->in[0]));
+            return kb_fail(KN_E_VALUE, "a reflection of %lld elements needs more than that in dimension %d of %s", (long long)most, d,
+                           kr_shape(a, &in->in[0]));
         if (mode == 3 && !kd_decide(in, KB_P_LE, kd_const(most), size))
-            return kb_fail(KN_E_VALUE, "a circular pad of %lld elements needs as many in dimension %d of %s", (long long)most, d, kr_shape(a, &in->in[0]));
+            return kb_fail(KN_E_VALUE, "a circular pad of %lld elements needs as many in dimension %d of %s", (long long)most, d,
+                           kr_shape(a, &in->in[0]));
         if (mode == 2 && most > 0 && kd_is(in, size, 0))
             return kb_fail(KN_E_VALUE, "dimension %d of %s is empty and has no edge to repeat", d, kr_shape(a, &in->in[0]));
         x.size[d] = kd_add(in, size, kd_const(before + after));
@@ -260,8 +267,8 @@ kn_status infer_bincount(kb_infer *in)
     char a[KR_TEXT];
     const kb_type *x = &in->in[0], *w = kr_in(in, 1);
     if (x->rank != 1 || kb_dtype_category(x->dtype) != KB_CAT_INT)
-        return kb_fail(kb_dtype_category(x->dtype) == KB_CAT_INT ? KN_E_SHAPE : KN_E_DTYPE, "needs integers in one dimension, not %s %s", kr_dtype(x->dtype),
-                       kr_shape(a, x));
+        return kb_fail(kb_dtype_category(x->dtype) == KB_CAT_INT ? KN_E_SHAPE : KN_E_DTYPE, "needs integers in one dimension, not %s %s",
+                       kr_dtype(x->dtype), kr_shape(a, x));
     if (*kb_word(in->info, in->words, 0) < 0)
         return kb_fail(KN_E_VALUE, "minlength must not be negative");
     if (w->dtype && (w->rank != 1 || !kd_eq(in, w->size[0], x->size[0])))

@@ -49,7 +49,8 @@ kn_status infer_stack(kb_infer *in)
         for (int i = 0; fits && i < t->rank; i++)
             fits = kd_eq(in, t->size[i], first->size[i]);
         if (!fits)
-            return kb_fail(KN_E_SHAPE, "%s and %s (tensors 0 and %d) do not fit: all shapes must be equal", kr_shape(a, first), kr_shape(b, t), k);
+            return kb_fail(KN_E_SHAPE, "%s and %s (tensors 0 and %d) do not fit: all shapes must be equal", kr_shape(a, first),
+                           kr_shape(b, t), k);
     }
     kb_dim sizes[KB_MAX_RANK];
     for (int i = 0; i <= first->rank; i++)
@@ -142,7 +143,8 @@ kn_status kb_holds_range(kn_dtype d, int64_t low, int64_t high)
     if (low >= high)
         return kb_fail(KN_E_VALUE, "no whole number is at least %lld and less than %lld", (long long)low, (long long)high);
     if (low < least || high - 1 > most)
-        return kb_fail(KN_E_VALUE, "%s does not hold all whole numbers from %lld to %lld", kb_dtypes[d].name, (long long)low, (long long)(high - 1));
+        return kb_fail(KN_E_VALUE, "%s does not hold all whole numbers from %lld to %lld", kb_dtypes[d].name, (long long)low,
+                       (long long)(high - 1));
     return KN_OK;
 }
 
@@ -151,7 +153,8 @@ kn_status infer_randint(kb_infer *in)
     kb_dim sizes[KB_MAX_RANK];
     int rank;
     kn_dtype d = KN_I64;
-    if (seeded(in) || kr_given_sizes(in, kb_word(in->info, in->words, 0), &rank, sizes) || number_word(*kb_word(in->info, in->words, 1), &d))
+    if (seeded(in) || kr_given_sizes(in, kb_word(in->info, in->words, 0), &rank, sizes)
+        || number_word(*kb_word(in->info, in->words, 1), &d))
         return kb_error_status();
     for (int k = 0; k < 2; k++)
         if (!in->in[k].weak || in->in[k].dtype != KN_I64)

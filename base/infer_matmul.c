@@ -1,7 +1,7 @@
 /* infer_matmul.c: products and lookups.
  *
- * matmul follows torch.matmul for every pair of ranks: a 1-d first operand is a row and a 1-d second a column, dropped from the result; leading
- * sizes broadcast. dtypes must be equal (a product promotes nothing), bool is refused.
+ * matmul follows torch.matmul for every pair of ranks: a 1-d first operand is a row and a 1-d second a column, dropped from the result;
+ * leading sizes broadcast. dtypes must be equal (a product promotes nothing), bool is refused.
  */
 #include "base/infer_rules.h"
 #include <stdio.h>
@@ -10,7 +10,8 @@
 static kn_status same_dtype(const kb_type *a, const kb_type *b, const char *what_a, const char *what_b)
 {
     if (a->dtype != b->dtype)
-        return kb_fail(KN_E_DTYPE, "the %s is %s, but the %s %s; convert one with kn_to", what_a, kr_dtype(a->dtype), what_b, kr_dtype(b->dtype));
+        return kb_fail(KN_E_DTYPE, "the %s is %s, but the %s %s; convert one with kn_to", what_a, kr_dtype(a->dtype), what_b,
+                       kr_dtype(b->dtype));
     if (a->dtype == KN_BOOL)
         return kb_fail(KN_E_DTYPE, "is not defined for bool; convert with kn_to");
     return KN_OK;
@@ -63,7 +64,8 @@ kn_status infer_bmm(kb_infer *in)
         return kb_fail(KN_E_SHAPE, "%s and %s do not fit: the first sizes (%lld and %lld) must be equal", kr_shape(ta, a), kr_shape(tb, b),
                        (long long)a->size[0].v, (long long)b->size[0].v);
     if (!kd_eq(in, a->size[2], b->size[1]))
-        return kb_fail(KN_E_SHAPE, "%s and %s do not fit: the last size of the first (%lld) must equal the second-to-last of the second (%lld)",
+        return kb_fail(KN_E_SHAPE,
+                       "%s and %s do not fit: the last size of the first (%lld) must equal the second-to-last of the second (%lld)",
                        kr_shape(ta, a), kr_shape(tb, b), (long long)a->size[2].v, (long long)b->size[1].v);
     result(in, 3, (kb_dim[]){a->size[0], a->size[1], b->size[2]});
     return KN_OK;
@@ -88,7 +90,8 @@ kn_status infer_addmm(kb_infer *in)
     for (int i = 0; fits && i < 2; i++)
         fits = kd_eq(in, sizes[i], product[i]);
     if (!fits)
-        return kb_fail(KN_E_SHAPE, "the summand %s does not broadcast to the product, which is %s", kr_shape(ta, c), kr_sizes(tb, 2, product));
+        return kb_fail(KN_E_SHAPE, "the summand %s does not broadcast to the product, which is %s", kr_shape(ta, c),
+                       kr_sizes(tb, 2, product));
     result(in, 2, product);
     return KN_OK;
 }
@@ -102,13 +105,16 @@ static const char *flatten_hint(const kb_type *x, int64_t wanted, char *buf, siz
         if (__builtin_mul_overflow(n, x->size[i].v, &n))
             break;
         if (n == wanted && i < x->rank - 1) {
-            snprintf(buf, size, ". The sizes from dimension %d on make %lld together: flatten the input from there first", i, (long long)wanted);
+            snprintf(buf, size, ". The sizes from dimension %d on make %lld together: flatten the input from there first", i,
+                     (long long)wanted);
             return buf;
         }
     }
     if (x->rank == 2 && x->size[1].v > 0) {
-        snprintf(buf, size, ". If the input was flattened, a row of it has %lld values: the layer before gives another size than this layer was made for",
-                 (long long)x->size[1].v);
+        snprintf(
+            buf, size,
+            ". If the input was flattened, a row of it has %lld values: the layer before gives another size than this layer was made for",
+            (long long)x->size[1].v);
         return buf;
     }
     return "";
@@ -124,7 +130,8 @@ static kn_status linear_shapes(kb_infer *in, int at_bias)
     if (x->rank < 1)
         return kb_fail(KN_E_SHAPE, "the input needs at least one dimension, its last of size %lld", (long long)w->size[1].v);
     if (!kd_eq(in, x->size[x->rank - 1], w->size[1]))
-        return kb_fail(KN_E_SHAPE, "input %s and weight %s do not fit: the last size of the input (%lld) must equal the last of the weight (%lld)%s",
+        return kb_fail(KN_E_SHAPE,
+                       "input %s and weight %s do not fit: the last size of the input (%lld) must equal the last of the weight (%lld)%s",
                        kr_shape(tx, x), kr_shape(tw, w), (long long)x->size[x->rank - 1].v, (long long)w->size[1].v,
                        flatten_hint(x, w->size[1].v, hint, sizeof hint));
     if (bias->dtype && (bias->rank != 1 || !kd_eq(in, bias->size[0], w->size[0])))
@@ -158,7 +165,8 @@ kn_status infer_quantized_linear(kb_infer *in)
     if (linear_shapes(in, 3))
         return kb_error_status();
     if (scale->dtype && (scale->rank != 1 || !kd_eq(in, scale->size[0], w->size[0])))
-        return kb_fail(KN_E_SHAPE, "scale %s and weight %s do not fit: the scale must be [%lld]", kr_shape(ts, scale), kr_shape(tw, w), (long long)w->size[0].v);
+        return kb_fail(KN_E_SHAPE, "scale %s and weight %s do not fit: the scale must be [%lld]", kr_shape(ts, scale), kr_shape(tw, w),
+                       (long long)w->size[0].v);
     return KN_OK;
 }
 

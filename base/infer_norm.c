@@ -1,7 +1,8 @@
 /* infer_norm.c: normalisation over channels, and losses.
  *
- * batch_norm gives three results: the output, and what the running mean and variance become (in evaluation: what they are); the caller keeps them. Without
- * running statistics the further results are the batch's own. A loss is a float even for integers' sake: nothing promotes, dtypes must be equal.
+ * batch_norm gives three results: the output, and what the running mean and variance become (in evaluation: what they are); the caller
+ * keeps them. Without running statistics the further results are the batch's own. A loss is a float even for integers' sake: nothing
+ * promotes, dtypes must be equal.
  */
 #include "base/infer_rules.h"
 #include <string.h>
@@ -87,7 +88,8 @@ kn_status infer_loss(kb_infer *in)
         if (kr_is_float(in, k, names[k]))
             return kb_error_status();
         if (t->dtype && t->dtype != x->dtype)
-            return kb_fail(KN_E_DTYPE, "the input is %s, but the %s %s; convert one with kn_to", kr_dtype(x->dtype), names[k], kr_dtype(t->dtype));
+            return kb_fail(KN_E_DTYPE, "the input is %s, but the %s %s; convert one with kn_to", kr_dtype(x->dtype), names[k],
+                           kr_dtype(t->dtype));
         if (t->dtype && !kr_broadcast_into(in, sizes, &rank, t))
             return kb_fail(KN_E_SHAPE, "the input %s and the %s %s do not broadcast", kr_shape(a, x), names[k], kr_shape(b, t));
     }
@@ -106,7 +108,8 @@ kn_status infer_cross_entropy(kb_infer *in)
         return kb_error_status();
     if (x->rank < 1)
         return kb_fail(KN_E_SHAPE, "the input needs a dimension of classes");
-    bool whole = in->op == OP_cross_entropy && kb_dtype_category(t->dtype) == KB_CAT_FLOAT, fits = t->rank == (whole ? x->rank : x->rank - 1);
+    bool whole = in->op == OP_cross_entropy && kb_dtype_category(t->dtype) == KB_CAT_FLOAT,
+         fits = t->rank == (whole ? x->rank : x->rank - 1);
     for (int i = 0; i < x->rank; i++)
         if (i != dim)
             sizes[rank++] = x->size[i];
@@ -116,11 +119,12 @@ kn_status infer_cross_entropy(kb_infer *in)
         return kb_fail(KN_E_SHAPE, "input %s and target %s do not fit: the target must be %s", kr_shape(a, x), kr_shape(b, t),
                        whole ? "of the input's shape" : "of the input's shape without the classes");
     if (whole ? t->dtype != x->dtype : t->dtype != KN_I64 && t->dtype != KN_I32)
-        return kb_fail(KN_E_DTYPE, "the target must be i64 classes%s, not %s", in->op == OP_cross_entropy ? " or probabilities of the input's dtype" : "",
-                       kr_dtype(t->dtype));
+        return kb_fail(KN_E_DTYPE, "the target must be i64 classes%s, not %s",
+                       in->op == OP_cross_entropy ? " or probabilities of the input's dtype" : "", kr_dtype(t->dtype));
     const kb_type *w = kr_in(in, 2);
     if (w->dtype && (w->rank != 1 || !kd_eq(in, w->size[0], x->size[dim]) || w->dtype != x->dtype))
-        return kb_fail(KN_E_SHAPE, "the weight must be %s [%lld], not %s %s", kr_dtype(x->dtype), (long long)x->size[dim].v, kr_dtype(w->dtype), kr_shape(a, w));
+        return kb_fail(KN_E_SHAPE, "the weight must be %s [%lld], not %s %s", kr_dtype(x->dtype), (long long)x->size[dim].v,
+                       kr_dtype(w->dtype), kr_shape(a, w));
     reduced(in, x->dtype, rank, sizes);
     return KN_OK;
 }

@@ -1,9 +1,9 @@
 /* infer_pointwise.c: dtype and shape of pointwise operators and of writes, by PyTorch's promotion and broadcasting.
  *
- * `math` is where arithmetic happens: the promoted type, f32 for f16 and bf16; of conversions it is the target's dtype. Numbers given as `f`
- * (alpha, beta …) never take part in promotion. Refused: what PyTorch refuses on bools (subtraction, negation, rounding …), integer lerp and addcdiv,
- * conditions that are no bools, writes that would grow their target, or whose result does not convert to the target's category, or whose target holds
- * an element more than once.
+ * `math` is where arithmetic happens: the promoted type, f32 for f16 and bf16; of conversions it is the target's dtype. Numbers given as
+ * `f` (alpha, beta …) never take part in promotion. Refused: what PyTorch refuses on bools (subtraction, negation, rounding …), integer
+ * lerp and addcdiv, conditions that are no bools, writes that would grow their target, or whose result does not convert to the target's
+ * category, or whose target holds an element more than once.
  */
 #include "base/infer_rules.h"
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* infer_reduce.c: reductions, softmax, layer_norm, rms_norm.
  *
- * No dims (left out or empty): all of them. `math` of an integer sum or product is i64, as is its result. Refused: a dim that stands twice, a maximum of
- * nothing, more than one dim for argmax, weights of layer_norm that are not of the normalized shape.
+ * No dims (left out or empty): all of them. `math` of an integer sum or product is i64, as is its result. Refused: a dim that stands
+ * twice, a maximum of nothing, more than one dim for argmax, weights of layer_norm that are not of the normalized shape.
  */
 #include "base/infer_rules.h"
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* infer_rules.h: what the inference rules share. A rule is `kn_status infer_<rule>(kb_infer *in)`; kb_infer_run has checked the kinds of the
- * operands (tensor, scalar, left out) before it, has set n_out = 1, view_of = -1 and offset 0, and checks the sizes of fresh results after it. */
+/* infer_rules.h: what the inference rules share. A rule is `kn_status infer_<rule>(kb_infer *in)`; kb_infer_run has checked the kinds of
+ * the operands (tensor, scalar, left out) before it, has set n_out = 1, view_of = -1 and offset 0, and checks the sizes of fresh results
+ * after it. */
 #ifndef KB_INFER_RULES_H
 #define KB_INFER_RULES_H
 #include "base/error.h"

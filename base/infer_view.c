@@ -1,9 +1,10 @@
-/* infer_view.c: views. A result shares operand 0's storage (view_of 0, offset in elements from its first element), or, for reshape, flatten and
- * contiguous, is a fresh row-major copy where strides leave no other way.
+/* infer_view.c: views. A result shares operand 0's storage (view_of 0, offset in elements from its first element), or, for reshape,
+ * flatten and contiguous, is a fresh row-major copy where strides leave no other way.
  *
- * VIEW OR COPY is decided on strides alone, with no special case for sizes 1 and 0, so that one decision serves every size: row-major input
- * always views; else old and new dims are matched into groups of equal products, and each group must be dense in itself. PyTorch views in a few cases more
- * (dims of size 1 with odd strides). An explicit expand of a size-1 dim gives stride 0 also to size 1, for the same reason; -1 keeps the dim as it is.
+ * VIEW OR COPY is decided on strides alone, with no special case for sizes 1 and 0, so that one decision serves every size: row-major
+ * input always views; else old and new dims are matched into groups of equal products, and each group must be dense in itself. PyTorch
+ * views in a few cases more (dims of size 1 with odd strides). An explicit expand of a size-1 dim gives stride 0 also to size 1, for the
+ * same reason; -1 keeps the dim as it is.
  */
 #include "base/infer_rules.h"
 #include <stdio.h>
@@ -70,7 +71,8 @@ static kn_status wanted_sizes(kb_infer *in, const int64_t *w, int *rank, kb_dim 
         if (sizes[i].v < -1)
             return kb_fail(KN_E_SHAPE, "size %lld of dimension %d is negative", (long long)sizes[i].v, i);
         if (sizes[i].v == -1 && open >= 0)
-            return kb_fail(KN_E_SHAPE, "only one size may be -1, and dimensions %d and %d of %s are", open, i, kb_sizes_text(b, KR_TEXT, (int)n, w + 1));
+            return kb_fail(KN_E_SHAPE, "only one size may be -1, and dimensions %d and %d of %s are", open, i,
+                           kb_sizes_text(b, KR_TEXT, (int)n, w + 1));
         if (sizes[i].v == -1)
             open = i;
     }
@@ -79,11 +81,11 @@ static kn_status wanted_sizes(kb_infer *in, const int64_t *w, int *rank, kb_dim 
         sizes[open] = kd_const(1);
         kb_dim rest = kr_product(in, *rank, sizes);
         if (kd_is(in, rest, 0))
-            return kb_fail(KN_E_SHAPE, "%s cannot become %s: any size would do for the -1, since the others make 0 elements", kr_shape(a, x),
-                           kb_sizes_text(b, KR_TEXT, (int)n, w + 1));
+            return kb_fail(KN_E_SHAPE, "%s cannot become %s: any size would do for the -1, since the others make 0 elements",
+                           kr_shape(a, x), kb_sizes_text(b, KR_TEXT, (int)n, w + 1));
         if (!kd_decide(in, KB_P_DIVIDES, rest, total))
-            return kb_fail(KN_E_SHAPE, "%s has %lld elements, which %s cannot hold: %lld is no multiple of %lld", kr_shape(a, x), (long long)total.v,
-                           kb_sizes_text(b, KR_TEXT, (int)n, w + 1), (long long)total.v, (long long)rest.v);
+            return kb_fail(KN_E_SHAPE, "%s has %lld elements, which %s cannot hold: %lld is no multiple of %lld", kr_shape(a, x),
+                           (long long)total.v, kb_sizes_text(b, KR_TEXT, (int)n, w + 1), (long long)total.v, (long long)rest.v);
         sizes[open] = kd_div(in, total, rest);
         return KN_OK;
     }
@@ -330,10 +332,10 @@ kn_status infer_narrow(kb_infer *in)
     kb_dim start = kr_word(in, &in->words[1]), length = kr_word(in, &in->words[2]), given = start;
     if (!kd_decide(in, KB_P_LE, kd_const(0), start))
         start = kd_add(in, x.size[d], start);
-    if (!kd_decide(in, KB_P_LE, kd_const(0), length) || !kd_decide(in, KB_P_LE, kd_const(0), start) || !kd_decide(in, KB_P_LE, start, x.size[d]) ||
-        !kd_decide(in, KB_P_LE, length, kd_sub(in, x.size[d], start)))
-        return kb_fail(KN_E_INDEX, "%lld elements from %lld on are not all in dimension %d of %s", (long long)length.v, (long long)given.v, d,
-                       kr_shape(a, &x));
+    if (!kd_decide(in, KB_P_LE, kd_const(0), length) || !kd_decide(in, KB_P_LE, kd_const(0), start)
+        || !kd_decide(in, KB_P_LE, start, x.size[d]) || !kd_decide(in, KB_P_LE, length, kd_sub(in, x.size[d], start)))
+        return kb_fail(KN_E_INDEX, "%lld elements from %lld on are not all in dimension %d of %s", (long long)length.v, (long long)given.v,
+                       d, kr_shape(a, &x));
     kb_dim offset = kd_mul(in, start, x.stride[d]);
     x.size[d] = length;
     kr_view(in, x.rank, x.size, x.stride, offset);
@@ -402,9 +404,10 @@ kn_status infer_unfold(kb_infer *in)
     kb_dim size = kr_word(in, &in->words[1]), step = kr_word(in, &in->words[2]);
     if (x.rank == KB_MAX_RANK)
         return kb_fail(KN_E_SHAPE, "the result would have more than %d dimensions", KB_MAX_RANK);
-    if (!kd_decide(in, KB_P_LE, kd_const(1), step) || !kd_decide(in, KB_P_LE, kd_const(0), size) || !kd_decide(in, KB_P_LE, size, x.size[d]))
-        return kb_fail(KN_E_VALUE, "windows of %lld elements, %lld apart, do not fit dimension %d of %s", (long long)size.v, (long long)step.v, d,
-                       kr_shape(text, &x));
+    if (!kd_decide(in, KB_P_LE, kd_const(1), step) || !kd_decide(in, KB_P_LE, kd_const(0), size)
+        || !kd_decide(in, KB_P_LE, size, x.size[d]))
+        return kb_fail(KN_E_VALUE, "windows of %lld elements, %lld apart, do not fit dimension %d of %s", (long long)size.v,
+                       (long long)step.v, d, kr_shape(text, &x));
     x.size[x.rank] = size;
     x.stride[x.rank] = x.stride[d];
     x.size[d] = kd_add(in, kd_div(in, kd_sub(in, x.size[d], size), step), kd_const(1));

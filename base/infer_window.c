@@ -1,7 +1,7 @@
 /* infer_window.c: operators that move a window over the last dimensions: convolutions, pooling, resizing; and attention.
  *
- * One spatial dimension or two, by the operator's name; x may come without its batch dimension. What is left out: stride 1 (pooling: the kernel's size),
- * padding 0, dilation 1, groups 1. Sizes follow PyTorch's formulas.
+ * One spatial dimension or two, by the operator's name; x may come without its batch dimension. What is left out: stride 1 (pooling: the
+ * kernel's size), padding 0, dilation 1, groups 1. Sizes follow PyTorch's formulas.
  */
 #include "base/infer_rules.h"
 #include <string.h>
@@ -10,7 +10,8 @@ static const int64_t *list_at(const kb_infer *in, int at) { return kb_word(in->i
 
 static int spatial_dims(kb_opcode op)
 {
-    return op == OP_conv1d || op == OP_conv_transpose1d || op == OP_max_pool1d || op == OP_avg_pool1d || op == OP_adaptive_avg_pool1d ? 1 : 2;
+    return op == OP_conv1d || op == OP_conv_transpose1d || op == OP_max_pool1d || op == OP_avg_pool1d || op == OP_adaptive_avg_pool1d ? 1
+                                                                                                                                      : 2;
 }
 
 /* A list of `n` items or of one that stands for all, each at least `least`. */
@@ -61,10 +62,11 @@ static kn_status conv_channels(kb_infer *in, const conv *c, kb_dim channels)
     kb_dim groups = kd_const(c->groups), outs = c->transposed ? kd_mul(in, w->size[1], groups) : w->size[0];
     kb_dim takes = c->transposed ? w->size[0] : kd_mul(in, w->size[1], groups);
     if (!kd_eq(in, channels, takes))
-        return kb_fail(KN_E_SHAPE, "input %s and weight %s do not fit: with %lld groups the input must have %lld channels, not %lld", kr_shape(tx, x),
-                       kr_shape(tw, w), (long long)c->groups, (long long)takes.v, (long long)channels.v);
+        return kb_fail(KN_E_SHAPE, "input %s and weight %s do not fit: with %lld groups the input must have %lld channels, not %lld",
+                       kr_shape(tx, x), kr_shape(tw, w), (long long)c->groups, (long long)takes.v, (long long)channels.v);
     if (!kd_decide(in, KB_P_DIVIDES, groups, w->size[0]))
-        return kb_fail(KN_E_SHAPE, "the weight's first size (%lld) is no multiple of groups (%lld)", (long long)w->size[0].v, (long long)c->groups);
+        return kb_fail(KN_E_SHAPE, "the weight's first size (%lld) is no multiple of groups (%lld)", (long long)w->size[0].v,
+                       (long long)c->groups);
     if (b->dtype && (b->rank != 1 || !kd_eq(in, b->size[0], outs)))
         return kb_fail(KN_E_SHAPE, "the bias is %s, but there are %lld output channels", kr_shape(tx, b), (long long)outs.v);
     return KN_OK;
@@ -80,13 +82,13 @@ static kn_status conv_size(kb_infer *in, const conv *c, int i, kb_dim size, kb_d
     if (!c->transposed) {
         if (windows(in, size, span, stride, false, out))
             return KN_OK;
-        return kb_fail(KN_E_SHAPE, "a kernel of %lld (dilation %lld, padding %lld) does not fit a size of %lld", (long long)k.v, (long long)dilation,
-                       (long long)padding, (long long)size.v);
+        return kb_fail(KN_E_SHAPE, "a kernel of %lld (dilation %lld, padding %lld) does not fit a size of %lld", (long long)k.v,
+                       (long long)dilation, (long long)padding, (long long)size.v);
     }
     int64_t more = kr_item(c->more, i, 0);
     if (more >= stride && more >= dilation)
-        return kb_fail(KN_E_VALUE, "output_padding (%lld) must be smaller than stride (%lld) or dilation (%lld)", (long long)more, (long long)stride,
-                       (long long)dilation);
+        return kb_fail(KN_E_VALUE, "output_padding (%lld) must be smaller than stride (%lld) or dilation (%lld)", (long long)more,
+                       (long long)stride, (long long)dilation);
     *out = kd_add(in, kd_mul(in, kd_sub(in, size, kd_const(1)), kd_const(stride)), kd_const(span + more));
     return kd_decide(in, KB_P_LE, kd_const(1), *out) ? KN_OK : kb_fail(KN_E_SHAPE, "the result would have size %lld", (long long)out->v);
 }
@@ -98,7 +100,8 @@ static kn_status same_dtypes(const kb_infer *in, int n, const char *const *names
         return kb_fail(KN_E_DTYPE, "is not defined for bool; convert with kn_to");
     for (int k = 1; k < n; k++)
         if (kr_has(in, k) && kr_in(in, k)->dtype != d)
-            return kb_fail(KN_E_DTYPE, "the %s is %s, but the %s %s; convert one with kn_to", names[0], kr_dtype(d), names[k], kr_dtype(kr_in(in, k)->dtype));
+            return kb_fail(KN_E_DTYPE, "the %s is %s, but the %s %s; convert one with kn_to", names[0], kr_dtype(d), names[k],
+                           kr_dtype(kr_in(in, k)->dtype));
     return KN_OK;
 }
 
@@ -113,7 +116,8 @@ kn_status infer_conv(kb_infer *in)
         return kb_error_status();
     int lead = x->rank - c.n - 1;
     if (lead != 0 && lead != 1)
-        return kb_fail(KN_E_SHAPE, "the input must have %d dimensions ([batch], channels%s), not %s", c.n + 2, c.n == 1 ? ", length" : ", height, width", kr_shape(a, x));
+        return kb_fail(KN_E_SHAPE, "the input must have %d dimensions ([batch], channels%s), not %s", c.n + 2,
+                       c.n == 1 ? ", length" : ", height, width", kr_shape(a, x));
     if (w->rank != c.n + 2)
         return kb_fail(KN_E_SHAPE, "the weight must have %d dimensions, not %s", c.n + 2, kr_shape(a, w));
     if (conv_channels(in, &c, x->size[lead]))
@@ -135,7 +139,8 @@ static kn_status spatial_input(kb_infer *in, int n)
     char a[KR_TEXT];
     const kb_type *x = &in->in[0];
     if (x->rank != n + 1 && x->rank != n + 2)
-        return kb_fail(KN_E_SHAPE, "the input must have %d dimensions ([batch], channels%s), not %s", n + 2, n == 1 ? ", length" : ", height, width", kr_shape(a, x));
+        return kb_fail(KN_E_SHAPE, "the input must have %d dimensions ([batch], channels%s), not %s", n + 2,
+                       n == 1 ? ", length" : ", height, width", kr_shape(a, x));
     if (x->dtype == KN_BOOL || (in->op != OP_max_pool1d && in->op != OP_max_pool2d && kb_dtype_category(x->dtype) != KB_CAT_FLOAT))
         return kb_fail(KN_E_DTYPE, "is not defined for %s; convert with kn_to", kr_dtype(x->dtype));
     return KN_OK;
@@ -149,8 +154,8 @@ static kn_status pool_size(kb_infer *in, int i, bool max, bool up, kb_dim size, 
     if (padding > k / 2)
         return kb_fail(KN_E_VALUE, "padding (%lld) must be at most half the kernel's size (%lld)", (long long)padding, (long long)k);
     if (!windows(in, size, dilation * (k - 1) + 1 - 2 * padding, stride, up, out))
-        return kb_fail(KN_E_SHAPE, "a window of %lld (dilation %lld, padding %lld) does not fit a size of %lld", (long long)k, (long long)dilation,
-                       (long long)padding, (long long)size.v);
+        return kb_fail(KN_E_SHAPE, "a window of %lld (dilation %lld, padding %lld) does not fit a size of %lld", (long long)k,
+                       (long long)dilation, (long long)padding, (long long)size.v);
     kb_dim last = kd_mul(in, kd_sub(in, *out, kd_const(1)), kd_const(stride));
     if (up && kd_decide(in, KB_P_LE, kd_add(in, size, kd_const(padding)), last))
         *out = kd_sub(in, *out, kd_const(1));
@@ -163,8 +168,8 @@ kn_status infer_pool(kb_infer *in)
     bool max = in->op == OP_max_pool1d || in->op == OP_max_pool2d;
     bool up = *list_at(in, max ? 4 : 3) != 0;
     kb_type x = in->in[0];
-    if (spatial_input(in, n) || check_list(in, 0, "kernel_size", n, 1) || check_list(in, 1, "stride", n, 1) || check_list(in, 2, "padding", n, 0) ||
-        (max && check_list(in, 3, "dilation", n, 1)))
+    if (spatial_input(in, n) || check_list(in, 0, "kernel_size", n, 1) || check_list(in, 1, "stride", n, 1)
+        || check_list(in, 2, "padding", n, 0) || (max && check_list(in, 3, "dilation", n, 1)))
         return kb_error_status();
     if (list_at(in, 0)[0] < 1)
         return kb_fail(KN_E_VALUE, "kernel_size is missing");
@@ -212,8 +217,14 @@ kn_status infer_interpolate(kb_infer *in)
     int64_t mode = *list_at(in, 1);
     int n = x->rank - 2;
     if (n < 1 || n > 2 || (mode && mode != n))
-        return kb_fail(KN_E_SHAPE, "%s needs [batch, channels%s], not %s", mode == 0 ? "nearest" : mode == 1 ? "linear" : "bilinear",
-                       mode == 0 ? ", length] or [batch, channels, height, width" : mode == 1 ? ", length" : ", height, width", kr_shape(a, x));
+        return kb_fail(KN_E_SHAPE, "%s needs [batch, channels%s], not %s",
+                       mode == 0   ? "nearest"
+                       : mode == 1 ? "linear"
+                                   : "bilinear",
+                       mode == 0   ? ", length] or [batch, channels, height, width"
+                       : mode == 1 ? ", length"
+                                   : ", height, width",
+                       kr_shape(a, x));
     if (mode == 0 && *list_at(in, 2))
         return kb_fail(KN_E_VALUE, "align_corners is for linear and bilinear");
     return spatial_input(in, n) ? kb_error_status() : resized(in, n, "size", true);
@@ -228,10 +239,13 @@ kn_status infer_attention(kb_infer *in)
     if (same_dtypes(in, 3, names) || kr_is_float(in, 0, "query"))
         return kb_error_status();
     if (q->rank < 2 || k->rank < 2 || v->rank < 2)
-        return kb_fail(KN_E_SHAPE, "query, key and value need at least 2 dimensions, not %s, %s and %s", kr_shape(tq, q), kr_shape(tk, k), kr_shape(tv, v));
+        return kb_fail(KN_E_SHAPE, "query, key and value need at least 2 dimensions, not %s, %s and %s", kr_shape(tq, q), kr_shape(tk, k),
+                       kr_shape(tv, v));
     if (!kd_eq(in, q->size[q->rank - 1], k->size[k->rank - 1]) || !kd_eq(in, k->size[k->rank - 2], v->size[v->rank - 2]))
-        return kb_fail(KN_E_SHAPE, "query %s, key %s and value %s do not fit: query and key need equal last sizes, key and value equal second-to-last ones",
-                       kr_shape(tq, q), kr_shape(tk, k), kr_shape(tv, v));
+        return kb_fail(
+            KN_E_SHAPE,
+            "query %s, key %s and value %s do not fit: query and key need equal last sizes, key and value equal second-to-last ones",
+            kr_shape(tq, q), kr_shape(tk, k), kr_shape(tv, v));
     kb_dim sizes[KB_MAX_RANK];
     int rank = q->rank - 2;
     kb_type lead_k = *k, lead_v = *v;
@@ -239,8 +253,8 @@ kn_status infer_attention(kb_infer *in)
     lead_v.rank = (int8_t)(v->rank - 2);
     memcpy(sizes, q->size, sizeof sizes);
     if (!kr_broadcast_into(in, sizes, &rank, &lead_k) || !kr_broadcast_into(in, sizes, &rank, &lead_v))
-        return kb_fail(KN_E_SHAPE, "query %s, key %s and value %s do not fit: the sizes before the last two do not broadcast", kr_shape(tq, q), kr_shape(tk, k),
-                       kr_shape(tv, v));
+        return kb_fail(KN_E_SHAPE, "query %s, key %s and value %s do not fit: the sizes before the last two do not broadcast",
+                       kr_shape(tq, q), kr_shape(tk, k), kr_shape(tv, v));
     if (mask->dtype) {
         kb_dim full[KB_MAX_RANK];
         int full_rank = rank + 2, before;
@@ -258,7 +272,8 @@ kn_status infer_attention(kb_infer *in)
         for (int i = 0; fits && i < before; i++)
             fits = kd_eq(in, full[i], was[i]);
         if (!fits)
-            return kb_fail(KN_E_SHAPE, "attn_mask %s does not broadcast to the scores, which are %s", kr_shape(tk, mask), kr_sizes(tq, before, was));
+            return kb_fail(KN_E_SHAPE, "attn_mask %s does not broadcast to the scores, which are %s", kr_shape(tk, mask),
+                           kr_sizes(tq, before, was));
     }
     sizes[rank] = q->size[q->rank - 2];
     sizes[rank + 1] = v->size[v->rank - 1];

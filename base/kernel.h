@@ -1,10 +1,10 @@
 /* kernel.h: how eager kernels are called. They take buffers, not tensors, so that dispatch, the op interpreters, compiled programs and
  * users' operators call the same code.
  *
- * A kernel is a pure function of its arguments: operands and words in, results written to `out`. Buffers may be strided, operands may be weak
- * scalars (rank 0, dtype bool, i64 or f64, pointing at the value) or absent (data and layout NULL). Results are allocated by the caller as inference said;
- * for an in-place op out[0] is operand 0's own buffer (strided as it is), and may have a dtype other than the math type: the kernel converts.
- * A kernel that fails (index out of range, memory) records the sentence and returns its status.
+ * A kernel is a pure function of its arguments: operands and words in, results written to `out`. Buffers may be strided, operands may be
+ * weak scalars (rank 0, dtype bool, i64 or f64, pointing at the value) or absent (data and layout NULL). Results are allocated by the
+ * caller as inference said; for an in-place op out[0] is operand 0's own buffer (strided as it is), and may have a dtype other than the
+ * math type: the kernel converts. A kernel that fails (index out of range, memory) records the sentence and returns its status.
  */
 #ifndef KB_KERNEL_H
 #define KB_KERNEL_H
@@ -38,8 +38,8 @@ kn_status kb_run_write(kb_opcode op, kn_dtype math, int n_in, const kb_buf *in, 
 /* x's elements, row-major, into out. */
 kn_status kb_run_copy(const kb_buf *x, void *out);
 
-/* Of an operator whose size depends on values (KB_F_DYNAMIC): how many elements, rows or bins it will find: its last word. Operands fit (inference has
- * said so, with any count). */
+/* Of an operator whose size depends on values (KB_F_DYNAMIC): how many elements, rows or bins it will find: its last word. Operands fit
+ * (inference has said so, with any count). */
 kn_status kb_dynamic_count(kb_opcode op, int n_in, const kb_buf *in, const int64_t *words, int64_t *count);
 
 /* Runs one op on buffers under the default floating-point environment (CAPTURE 18). Views are refused. */

@@ -1,4 +1,5 @@
-/* machine.c: see machine.h. The yardsticks run on the library's own pool and memory, so that they meet the same threads and pages as kernels. */
+/* machine.c: see machine.h. The yardsticks run on the library's own pool and memory, so that they meet the same threads and pages as
+ * kernels. */
 #include "base/machine.h"
 #include "base/alloc.h"
 #include "base/cpu.h"

@@ -1,7 +1,7 @@
 /* op.c: see op.h. The rows of ops.def, their schema strings parsed at the first use.
  *
- * The table is built once, under pthread_once, and is read-only from then on. A schema that does not parse, or a write whose base is missing, is a
- * broken invariant of the table itself: KB_CHECK reports it, and the row keeps what was understood so far.
+ * The table is built once, under pthread_once, and is read-only from then on. A schema that does not parse, or a write whose base is
+ * missing, is a broken invariant of the table itself: KB_CHECK reports it, and the row keeps what was understood so far.
  */
 #include "base/op.h"
 #include "base/error.h"

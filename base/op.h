@@ -1,9 +1,9 @@
-/* op.h: the operator table, in code. One row of ops.def is all there is to know about an operator outside its inference rule, its kernel and
- * its decomposition.
+/* op.h: the operator table, in code. One row of ops.def is all there is to know about an operator outside its inference rule, its kernel
+ * and its decomposition.
  *
- * An operator takes OPERANDS (tensors, scalars, nothing) and ATTRIBUTE WORDS. Scalars that arithmetic uses (alpha, eps, a clamp's bound, the
- * right side of x * 0.5) are operands: run-time values, never part of compiled code. Words are structural: dims, flags, dtypes, sizes; code may be
- * specialised on them, and replay compares them. Operands and words follow the order of the schema.
+ * An operator takes OPERANDS (tensors, scalars, nothing) and ATTRIBUTE WORDS. Scalars that arithmetic uses (alpha, eps, a clamp's bound,
+ * the right side of x * 0.5) are operands: run-time values, never part of compiled code. Words are structural: dims, flags, dtypes,
+ * sizes; code may be specialised on them, and replay compares them. Operands and words follow the order of the schema.
  *
  * SCHEMA, one string a row: "T x, V y, i dim=-1, * reduce: I dims|dim, b keepdim".
  *   operands    T tensor   T? optional tensor   T[] a list of tensors (the only operand then)   V tensor or scalar   V? the same, optional

@@ -3,8 +3,8 @@
  *   key      the seed, 64 bits: key[0] its lower, key[1] its upper word
  *   counter  a 64-bit block number: c[0] its lower, c[1] its upper word; c[2] = c[3] = 0
  *
- * A call owns the blocks from `offset` on. In f32, element i (row-major) uses word i mod 4 of block offset + i/4. In f64 an element takes two words:
- * element i uses words 2(i mod 2) and 2(i mod 2) + 1 of block offset + i/2.
+ * A call owns the blocks from `offset` on. In f32, element i (row-major) uses word i mod 4 of block offset + i/4. In f64 an element
+ * takes two words: element i uses words 2(i mod 2) and 2(i mod 2) + 1 of block offset + i/2.
  *
  *   uniform f32  upper 24 bits of the word, times 2^-24: in [0, 1)
  *   uniform f64  (upper 27 bits of the first word * 2^26 + upper 26 bits of the second) * 2^-53
@@ -13,8 +13,8 @@
  *   normal f64   the block's two uniforms likewise, in f64 with the C library's functions: element 2k takes the cosine, 2k + 1 the sine
  *   dropout      element i is kept where its f32 uniform >= (float)p, also when the data is f64
  *
- * The operators below take two words an element, as f64 does, whatever their dtype. Read as one number of 64 bits (the first word its upper half) they are the
- * element's bits; `uniform` is uniform f64.
+ * The operators below take two words an element, as f64 does, whatever their dtype. Read as one number of 64 bits (the first word its
+ * upper half) they are the element's bits; `uniform` is uniform f64.
  *
  *   randint      low + floor(bits * (high - low) / 2^64): no value's probability is off by more than 2^-64
  *   bernoulli    1 where uniform < p

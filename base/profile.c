@@ -1,7 +1,7 @@
 /* profile.c: see profile.h; kn_profile_start, kn_profile_stop and kn_profile_table are here too.
  *
- * A span takes its thread's own lock, which nobody else wants until the trace is written. Buffers live until kb_profile_free, since a thread may stand just before
- * its lock when another one stops profiling. The file appears by rename, whole or not at all.
+ * A span takes its thread's own lock, which nobody else wants until the trace is written. Buffers live until kb_profile_free, since a
+ * thread may stand just before its lock when another one stops profiling. The file appears by rename, whole or not at all.
  */
 #include "base/profile.h"
 #include "base/alloc.h"
@@ -202,16 +202,20 @@ static bool write_trace(FILE *f)
     bool good = text != NULL;
     for (int64_t i = 0; i < n_whats && good; i++)
         good = (text[i] = event_text(whats[i])) != NULL;
-    fprintf(f, "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %ld, \"args\": {\"name\": \"kiln\"}}", pid);
+    fprintf(f,
+            "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %ld, \"args\": "
+            "{\"name\": \"kiln\"}}",
+            pid);
     for (buffer *b = buffers; b && good; b = b->next) {
         pthread_mutex_lock(&b->lock);
         qsort(b->v, (size_t)b->n, sizeof *b->v, by_begin);
         if (b->n)
-            fprintf(f, ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %ld, \"tid\": %ld, \"args\": {\"name\": \"%s %ld\"}}", pid, b->thread,
-                    b->thread == pid ? "main" : "thread", b->thread);
+            fprintf(f, ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %ld, \"tid\": %ld, \"args\": {\"name\": \"%s %ld\"}}", pid,
+                    b->thread, b->thread == pid ? "main" : "thread", b->thread);
         for (int64_t i = 0; i < b->n; i++)
             fprintf(f, ",\n{\"ph\": \"X\", \"pid\": %ld, \"tid\": %ld, \"ts\": %.3f, \"dur\": %.3f, %s}", pid, b->thread,
-                    b->v[i].begin < origin ? 0.0 : (double)(b->v[i].begin - origin) / 1e3, (double)(b->v[i].end - b->v[i].begin) / 1e3, text[b->v[i].what - 1]);
+                    b->v[i].begin < origin ? 0.0 : (double)(b->v[i].begin - origin) / 1e3, (double)(b->v[i].end - b->v[i].begin) / 1e3,
+                    text[b->v[i].what - 1]);
         dropped += b->dropped;
         pthread_mutex_unlock(&b->lock);
     }
@@ -346,7 +350,10 @@ static int by_time(const void *a, const void *b)
     return (x->us < y->us) - (x->us > y->us);
 }
 
-static bool in_table(const what *d) { return (d->w.kind == KB_SPAN_KERNEL || d->w.kind == KB_SPAN_PRODUCT || d->w.kind == KB_SPAN_EAGER) && d->calls; }
+static bool in_table(const what *d)
+{
+    return (d->w.kind == KB_SPAN_KERNEL || d->w.kind == KB_SPAN_PRODUCT || d->w.kind == KB_SPAN_EAGER) && d->calls;
+}
 
 /* Of the time that memory or arithmetic, whichever takes longer, would need at this machine's best */
 static double roofline_share(const what *d, double us)
@@ -361,8 +368,9 @@ static void put_row(kb_text *t, const row *r, double total, bool json, bool firs
     const kb_span_what *w = &r->d->w;
     double one = r->us / r->calls, gb = one > 0 ? w->bytes / one / 1e3 : 0, gf = one > 0 ? w->flops / one / 1e3 : 0;
     if (!json) {
-        kb_put(t, "%-28s %-8s %8.0f %12.1f %5.1f%% %10.2f %10.2f %12.0f %12.0f %8.2f %8.2f %6.1f%%  %s%s%s\n", w->name, kind_names[w->kind], r->calls, r->us,
-               total > 0 ? 100 * r->us / total : 0, one, (double)r->d->best_ns / 1e3, w->bytes, w->flops, gb, gf, 100 * r->share, w->path, *w->path ? "  " : "", w->site);
+        kb_put(t, "%-28s %-8s %8.0f %12.1f %5.1f%% %10.2f %10.2f %12.0f %12.0f %8.2f %8.2f %6.1f%%  %s%s%s\n", w->name, kind_names[w->kind],
+               r->calls, r->us, total > 0 ? 100 * r->us / total : 0, one, (double)r->d->best_ns / 1e3, w->bytes, w->flops, gb, gf,
+               100 * r->share, w->path, *w->path ? "  " : "", w->site);
         return;
     }
     kb_put(t, "%s\n    {\"name\": ", first ? "" : ",");
@@ -371,8 +379,11 @@ static void put_row(kb_text *t, const row *r, double total, bool json, bool firs
     kb_put_json(t, w->path);
     kb_put(t, ", \"site\": ");
     kb_put_json(t, w->site);
-    kb_put(t, ", \"calls\": %.0f, \"us\": %.3f, \"us_each\": %.3f, \"us_best\": %.3f, \"bytes\": %.0f, \"flops\": %.0f, \"gb_per_s\": %.4f, \"gf_per_s\": %.4f, "
-           "\"roofline_share\": %.5f}", r->calls, r->us, one, (double)r->d->best_ns / 1e3, w->bytes, w->flops, gb, gf, r->share);
+    kb_put(t,
+           ", \"calls\": %.0f, \"us\": %.3f, \"us_each\": %.3f, \"us_best\": %.3f, \"bytes\": %.0f, \"flops\": %.0f, \"gb_per_s\": %.4f, "
+           "\"gf_per_s\": %.4f, "
+           "\"roofline_share\": %.5f}",
+           r->calls, r->us, one, (double)r->d->best_ns / 1e3, w->bytes, w->flops, gb, gf, r->share);
 }
 
 static void put_table(kb_text *t, const row *rows, int64_t n, bool json)
@@ -383,8 +394,11 @@ static void put_table(kb_text *t, const row *rows, int64_t n, bool json)
     if (json)
         kb_put(t, "{\n  \"triad_bytes_per_s\": %.0f, \"fma_flops_per_s\": %.0f, \"us\": %.3f,\n  \"kernels\": [", triad, peak, total);
     else
-        kb_put(t, "%.1f us in kernels; this machine: triad %.1f GB/s, multiply-adds %.1f GF/s\n%-28s %-8s %8s %12s %6s %10s %10s %12s %12s %8s %8s %7s  %s\n", total,
-               triad / 1e9, peak / 1e9, "kernel", "kind", "calls", "us", "", "us each", "best", "bytes", "flops", "GB/s", "GF/s", "roof", "module, site");
+        kb_put(t,
+               "%.1f us in kernels; this machine: triad %.1f GB/s, multiply-adds %.1f GF/s\n%-28s %-8s %8s %12s %6s %10s %10s %12s %12s "
+               "%8s %8s %7s  %s\n",
+               total, triad / 1e9, peak / 1e9, "kernel", "kind", "calls", "us", "", "us each", "best", "bytes", "flops", "GB/s", "GF/s",
+               "roof", "module, site");
     for (int64_t i = 0; i < n; i++)
         put_row(t, &rows[i], total, json, i == 0);
     if (json)

@@ -72,7 +72,8 @@ int64_t kb_userop_add(const kb_userop *u)
 }
 
 /* The buffers that a user's function sees of operands' types (no data). */
-static void buffers_of(const kb_userop *u, const kb_infer *in, kn_buffer *bufs, int64_t (*sizes)[KB_MAX_RANK], int64_t (*strides)[KB_MAX_RANK])
+static void buffers_of(const kb_userop *u, const kb_infer *in, kn_buffer *bufs, int64_t (*sizes)[KB_MAX_RANK],
+                       int64_t (*strides)[KB_MAX_RANK])
 {
     for (int i = 0, k = 0; i < u->n_args; i++) {
         if (u->kinds[i] != 'T' && u->kinds[i] != '?')
@@ -89,7 +90,8 @@ static void buffers_of(const kb_userop *u, const kb_infer *in, kn_buffer *bufs, 
     }
 }
 
-/* A scalar body computes as pointwise operators do: in the promoted type, over shapes that broadcast; a user's infer may say what its result is stored as. */
+/* A scalar body computes as pointwise operators do: in the promoted type, over shapes that broadcast; a user's infer may say what its
+ * result is stored as. */
 static kn_status infer_formula(const kb_userop *u, kb_infer *in)
 {
     kb_type *out = &in->out[0];
@@ -117,7 +119,8 @@ static kn_status infer_formula(const kb_userop *u, kb_infer *in)
     for (int i = 0; u->cls.infer && !grew && i < rank; i++)
         grew = !kd_eq(in, sizes[i], out->size[i]);
     if (grew)
-        return kb_fail(KN_E_SHAPE, "%s: its infer function gave %s, but its scalar body gives %s", u->cls.name, kr_shape(a, out), kr_sizes(b, rank, sizes));
+        return kb_fail(KN_E_SHAPE, "%s: its infer function gave %s, but its scalar body gives %s", u->cls.name, kr_shape(a, out),
+                       kr_sizes(b, rank, sizes));
     kr_fresh(in, u->cls.infer ? out->dtype : u->formula->v[u->formula->n - 1].truth ? KN_BOOL : d, rank, sizes);
     in->math = kb_math_type(d);
     return KN_OK;
@@ -131,7 +134,8 @@ kn_status kb_userop_infer(const kb_userop *u, kb_infer *in)
     for (int i = 0; i < in->n_in; i++) {
         bool tensor = u->kinds[i] == 'T' || u->kinds[i] == '?';
         if (tensor ? in->in[i].weak || (u->kinds[i] == 'T' && !in->in[i].dtype) : !in->in[i].weak)
-            return kb_fail(KN_E_VALUE, "%s: argument %d must be a %s: the signature is %s", u->cls.name, i + 1, tensor ? "tensor" : "number", u->cls.signature);
+            return kb_fail(KN_E_VALUE, "%s: argument %d must be a %s: the signature is %s", u->cls.name, i + 1,
+                           tensor ? "tensor" : "number", u->cls.signature);
         if (u->kinds[i] == 'i' && in->in[i].dtype == KN_F64)
             return kb_fail(KN_E_VALUE, "%s: argument %d must be an integer: the signature is %s", u->cls.name, i + 1, u->cls.signature);
         if (tensor && first < 0)

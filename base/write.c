@@ -1,7 +1,7 @@
 /* write.c: in-place ops on buffers: one implementation for dispatch, interpreters and programs.
  *
- * Source and target that overlap without being the very same view: the source is copied first, so that the result is that of reading everything before
- * writing anything. A target whose elements share memory is refused.
+ * Source and target that overlap without being the very same view: the source is copied first, so that the result is that of reading
+ * everything before writing anything. A target whose elements share memory is refused.
  */
 #include "base/device.h"
 #include "base/error.h"

@@ -2,14 +2,15 @@
  *
  *     bench [PATTERN] [--json FILE] [--threads N] [--seconds S a case] [--data FOLDER] [--math fast] [--cpu] [--alone] [--list]
  *
- * PATTERN is a part of the names of the cases to run; "replay" and "compile" name the two that measure costs beside the kernels. Before a case is timed its
- * two results are compared, to the bit. Peaks of tensor memory: of an eager call, as the memory plan has it, of a compiled call ("!": above eager's); packed weights,
- * which calls of both kinds leave beside a module's own, are counted apart. --cpu takes the process's CPU time
- * in place of the clock: for one thread on a machine that others use too. --alone times one form after the other, as peers are timed: caches keep then what a
- * call left in them; in turns, eager calls and the yardsticks have swept them. Yardsticks: the triad with ordinary stores, on the same threads, in turn
- * with the case itself (once over arrays
- * of 192 MB, once over as many bytes as the case touches), and the rate of multiply-adds. Of cases of rows also the rate of some rows in the L2 cache, and which share the
- * whole has of the slower of triad and that. Useful bytes are each distinct input once and each output once.
+ * PATTERN is a part of the names of the cases to run; "replay" and "compile" name the two that measure costs beside the kernels. Before
+ * a case is timed its two results are compared, to the bit. Peaks of tensor memory: of an eager call, as the memory plan has it, of a
+ * compiled call ("!": above eager's); packed weights, which calls of both kinds leave beside a module's own, are counted apart. --cpu
+ * takes the process's CPU time in place of the clock: for one thread on a machine that others use too. --alone times one form after the
+ * other, as peers are timed: caches keep then what a call left in them; in turns, eager calls and the yardsticks have swept them.
+ * Yardsticks: the triad with ordinary stores, on the same threads, in turn with the case itself (once over arrays
+ * of 192 MB, once over as many bytes as the case touches), and the rate of multiply-adds. Of cases of rows also the rate of some rows in
+ * the L2 cache, and which share the whole has of the slower of triad and that. Useful bytes are each distinct input once and each output
+ * once.
  */
 #include "base/alloc.h"
 #include "base/cpu.h"
@@ -107,7 +108,8 @@ static int64_t peak_of(kn_module *m, const work *w)
     return (int64_t)kb_data_stats().peak - (int64_t)before;
 }
 
-/* What the largest graph's memory plan says: arena, results, scratch of each thread. Kernels of the library and products need some more while they run. */
+/* What the largest graph's memory plan says: arena, results, scratch of each thread. Kernels of the library and products need some more
+ * while they run. */
 static int64_t planned_peak(const kn_module *fast)
 {
     int64_t most = 0;
@@ -143,7 +145,8 @@ typedef struct samples {
     double resident;            /* useful bytes a second of some rows that the L2 cache holds; 0: not asked for */
 } samples;
 
-/* The same module on so many rows that operands and results fill a quarter of each thread's 2 MB: what its instructions allow where memory is no bound */
+/* The same module on so many rows that operands and results fill a quarter of each thread's 2 MB: what its instructions allow where
+ * memory is no bound */
 static double resident_rate(const bench_case *c, kn_module *plain)
 {
     enum { RESIDENT = 512 << 10, TIMES = 31 };
@@ -209,7 +212,9 @@ static void take_samples(const bench_case *c, const work *w, samples *s)
 
 static void put_times(json_t *j, const char *key, bm_times t, double unit)
 {
-    json_object_set_new(j, key, json_pack("{s:f, s:f, s:f, s:i}", "median", t.median * unit, "p10", t.p10 * unit, "p90", t.p90 * unit, "samples", t.n));
+    json_object_set_new(j, key,
+                        json_pack("{s:f, s:f, s:f, s:i}", "median", t.median * unit, "p10", t.p10 * unit, "p90", t.p90 * unit, "samples",
+                                  t.n));
 }
 
 static void print_time(double us)
@@ -222,15 +227,18 @@ static void print_yard(const bench_case *c, double eager, double fast, samples *
     double rate = c->work / fast, slow = c->work / eager;
     if (c->yard == BC_BYTES) {
         double triad = bm_summary(s->triad, s->n).median, own = bm_summary(s->own, s->n).median;
-        printf("  %5.1f%% of the triad's %.1f GB/s (%.1f%% over its own size; eager %.1f%%)", 100 * rate / triad, triad / 1e9, 100 * rate / own,
-               100 * slow / triad);
+        printf("  %5.1f%% of the triad's %.1f GB/s (%.1f%% over its own size; eager %.1f%%)", 100 * rate / triad, triad / 1e9,
+               100 * rate / own, 100 * slow / triad);
         if (s->resident > 0) {
             double slower = s->resident < triad ? s->resident : triad;
             printf("; in L2 %.1f GB/s: %.1f%% of the slower", s->resident / 1e9, 100 * rate / slower);
-            json_object_set_new(j, "resident", json_pack("{s:f, s:f, s:f}", "bytes_per_s", s->resident, "share", rate / s->resident, "share_of_slower", rate / slower));
+            json_object_set_new(j, "resident",
+                                json_pack("{s:f, s:f, s:f}", "bytes_per_s", s->resident, "share", rate / s->resident, "share_of_slower",
+                                          rate / slower));
         }
-        json_object_set_new(j, "triad", json_pack("{s:f, s:f, s:f, s:f}", "bytes_per_s", triad, "share", rate / triad, "share_of_own_size", rate / own,
-                                                  "eager_share", slow / triad));
+        json_object_set_new(j, "triad",
+                            json_pack("{s:f, s:f, s:f, s:f}", "bytes_per_s", triad, "share", rate / triad, "share_of_own_size", rate / own,
+                                      "eager_share", slow / triad));
     } else if (c->yard == BC_FLOPS) {
         double peak = bm_summary(s->peak, s->n).median;
         printf("  %5.1f%% of the peak's %.1f GF/s (eager %.1f%%)", 100 * rate / peak, peak / 1e9, 100 * slow / peak);
@@ -244,23 +252,26 @@ static void print_case(const bench_case *c, const work *w, samples *s, int64_t e
     bm_times eager = bm_summary(s->eager, s->n), fast = bm_summary(s->fast, s->n);
     cg_stats cg = sum_of_stats(w->fast);
     kn_stats k = kn_compile_stats(w->fast);
-    json_t *j = json_pack("{s:s, s:s, s:s, s:i}", "name", c->name, "what", c->what, "unit", c->images ? "us an image" : "us a call", "threads", kn_threads());
+    json_t *j = json_pack("{s:s, s:s, s:s, s:i}", "name", c->name, "what", c->what, "unit", c->images ? "us an image" : "us a call",
+                          "threads", kn_threads());
     printf("%-16s %d", c->name, kn_threads());
     print_time(eager.median * unit);
     printf(" (%+3.0f%% %+3.0f%%)", 100 * (eager.p10 / eager.median - 1), 100 * (eager.p90 / eager.median - 1));
     print_time(fast.median * unit);
-    printf(" (%+3.0f%% %+3.0f%%) %6.2fx  %7.1f ms %3d+%-3d %7.2f %7.2f %7.2f%s MB +%.1f", 100 * (fast.p10 / fast.median - 1), 100 * (fast.p90 / fast.median - 1),
-           eager.median / fast.median, (double)k.compile_us / 1e3, cg.kernels, cg.eager_steps, (double)eager_peak / 1e6, (double)planned_peak(w->fast) / 1e6,
-           (double)fast_peak / 1e6, fast_peak > eager_peak ? "!" : "", (double)w->packed / 1e6);
+    printf(" (%+3.0f%% %+3.0f%%) %6.2fx  %7.1f ms %3d+%-3d %7.2f %7.2f %7.2f%s MB +%.1f", 100 * (fast.p10 / fast.median - 1),
+           100 * (fast.p90 / fast.median - 1), eager.median / fast.median, (double)k.compile_us / 1e3, cg.kernels, cg.eager_steps,
+           (double)eager_peak / 1e6, (double)planned_peak(w->fast) / 1e6, (double)fast_peak / 1e6, fast_peak > eager_peak ? "!" : "",
+           (double)w->packed / 1e6);
     put_times(j, options.fast ? "same_bits" : "eager", eager, unit);
     put_times(j, options.fast ? "fast" : "compiled", fast, unit);
     print_yard(c, eager.median / w->n, fast.median / w->n, s, j);
     putchar('\n');
     fflush(stdout);
-    json_object_update(j, json_pack("{s:f, s:f, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:b}", "speed_up", eager.median / fast.median, "compile_ms", (double)k.compile_us / 1e3,
-                                    "kernels", cg.kernels, "kernels_compiled", cg.kernels_compiled, "eager_steps", cg.eager_steps, "eager_peak_bytes",
-                                    (json_int_t)eager_peak, "planned_peak_bytes", (json_int_t)planned_peak(w->fast), "compiled_peak_bytes",
-                                    (json_int_t)fast_peak, "packed_bytes", (json_int_t)w->packed, "equal_bits", !options.fast));
+    json_object_update(j, json_pack("{s:f, s:f, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:b}", "speed_up", eager.median / fast.median,
+                                    "compile_ms", (double)k.compile_us / 1e3, "kernels", cg.kernels, "kernels_compiled",
+                                    cg.kernels_compiled, "eager_steps", cg.eager_steps, "eager_peak_bytes", (json_int_t)eager_peak,
+                                    "planned_peak_bytes", (json_int_t)planned_peak(w->fast), "compiled_peak_bytes", (json_int_t)fast_peak,
+                                    "packed_bytes", (json_int_t)w->packed, "equal_bits", !options.fast));
     json_array_append_new(records, j);
 }
 
@@ -318,7 +329,8 @@ static void run_case(const bench_case *c)
 }
 
 /* ---- replay ------------------------------------------------------------------------------------------------------------------------------------ */
-/* A chain of n, its compiled form, and the time of a call and of its program alone: the fastest of many short runs, since what disturbs only adds. */
+/* A chain of n, its compiled form, and the time of a call and of its program alone: the fastest of many short runs, since what disturbs
+ * only adds. */
 typedef struct chain_run { work w; kn_tensor *x; double call, program; } chain_run;
 enum { CHAIN_RUNS = 60, CHAIN_CALLS = 100 };
 
@@ -387,11 +399,12 @@ static void run_replay(void)
             fail(rows[i].name, "not one compiled graph of equal results");
             continue;
         }
-        double ns = 1e9 * (r[1].call - r[0].call - (r[1].program - r[0].program)) / 100, fixed = 1e9 * (r[0].call - r[0].program) - 100 * ns;
-        printf("%-16s %.1f ns %s; a call of 100 takes %.2f us around its kernels (%.2f in them), %.0f ns of it once a call\n", rows[i].name, ns,
-               rows[i].what, 1e6 * (r[0].call - r[0].program), 1e6 * r[0].program, fixed);
-        json_array_append_new(records, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f}", "name", rows[i].name, "what", rows[i].what, "ns", ns, "call_us", 1e6 * r[0].call,
-                                                 "program_us", 1e6 * r[0].program, "fixed_ns", fixed));
+        double ns = 1e9 * (r[1].call - r[0].call - (r[1].program - r[0].program)) / 100,
+               fixed = 1e9 * (r[0].call - r[0].program) - 100 * ns;
+        printf("%-16s %.1f ns %s; a call of 100 takes %.2f us around its kernels (%.2f in them), %.0f ns of it once a call\n", rows[i].name,
+               ns, rows[i].what, 1e6 * (r[0].call - r[0].program), 1e6 * r[0].program, fixed);
+        json_array_append_new(records, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f}", "name", rows[i].name, "what", rows[i].what, "ns", ns,
+                                                 "call_us", 1e6 * r[0].call, "program_us", 1e6 * r[0].program, "fixed_ns", fixed));
     }
     kn_set_threads(options.threads);
 }
@@ -426,10 +439,12 @@ static void run_compile(void)
     if (!n)
         return;
     bm_times k = bm_summary(per_kernel, n), a = bm_summary(whole, n), u = bm_summary(cpu, n);
-    printf("%-16s %.2f ms a distinct kernel, cold (p90 %.2f; %.2f in the code generator; %.2f ms of CPU time a call that records and compiles one); the first, "
-           "which loads the code generator, %.1f ms\n", "compile", a.median, a.p90, k.median, u.median, load_ms);
-    json_array_append_new(records, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f}", "name", "compile", "ms_per_kernel", a.median, "codegen_ms_per_kernel", k.median,
-                                             "cpu_ms", u.median, "p90_ms", a.p90, "first_ms", load_ms));
+    printf("%-16s %.2f ms a distinct kernel, cold (p90 %.2f; %.2f in the code generator; %.2f ms of CPU time a call that records and "
+           "compiles one); the first, "
+           "which loads the code generator, %.1f ms\n",
+           "compile", a.median, a.p90, k.median, u.median, load_ms);
+    json_array_append_new(records, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f}", "name", "compile", "ms_per_kernel", a.median,
+                                             "codegen_ms_per_kernel", k.median, "cpu_ms", u.median, "p90_ms", a.p90, "first_ms", load_ms));
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------------------------------------------------- */
@@ -454,19 +469,22 @@ static void print_machine(json_t *top)
     }
     bm_triad_free();
     double t = bm_summary(triad + 1, 8).median, p = bm_summary(peak + 1, 8).median;
-    printf("%d threads, %s; triad %.1f GB/s (192 MB, ordinary stores), multiply-add peak %.1f GF/s (f32)\n\n", kn_threads(), kb_isa_name(kb_cpu_isa()), t / 1e9, p / 1e9);
-    printf("%-16s %s %11s %-11s %11s %-11s %8s  %10s %-7s %40s\n", "case", "t", options.fast ? "same bits" : "eager", "(p10 p90)", options.fast ? "fast" : "compiled",
-           "(p10 p90)", "", "compile", "k+eager", "peak: eager, plan, own + packed weights");
-    json_object_set_new(top, "machine", json_pack("{s:i, s:s, s:f, s:f}", "threads", kn_threads(), "isa", kb_isa_name(kb_cpu_isa()), "triad_bytes_per_s", t,
-                                                  "fma_flops_per_s", p));
+    printf("%d threads, %s; triad %.1f GB/s (192 MB, ordinary stores), multiply-add peak %.1f GF/s (f32)\n\n", kn_threads(),
+           kb_isa_name(kb_cpu_isa()), t / 1e9, p / 1e9);
+    printf("%-16s %s %11s %-11s %11s %-11s %8s  %10s %-7s %40s\n", "case", "t", options.fast ? "same bits" : "eager", "(p10 p90)",
+           options.fast ? "fast" : "compiled", "(p10 p90)", "", "compile", "k+eager", "peak: eager, plan, own + packed weights");
+    json_object_set_new(top, "machine",
+                        json_pack("{s:i, s:s, s:f, s:f}", "threads", kn_threads(), "isa", kb_isa_name(kb_cpu_isa()), "triad_bytes_per_s", t,
+                                  "fma_flops_per_s", p));
 }
 
 int main(int argc, char **argv)
 {
     int ran = 0;
     if (!read_options(argc, argv, known, &options.pattern))
-        return fprintf(stderr,
-            "usage: bench [PATTERN] [--json FILE] [--threads N] [--seconds S] [--data FOLDER] [--math fast] [--cpu] [--alone] [--list]\n"), 2;
+        return fprintf(stderr, "usage: bench [PATTERN] [--json FILE] [--threads N] [--seconds S] [--data FOLDER] [--math fast] [--cpu] "
+                               "[--alone] [--list]\n"),
+               2;
     find_backend();
     if (options.list) {
         for (const bench_case *c = bench_cases; c->name; c++)

@@ -1,6 +1,6 @@
-/* conv_bench: GF/s of convolutions, weights packed, beside oneDNN (where libdnnl and its header are installed; layout "any", its weights and images laid
- * out before the clock starts) and beside the machine's multiply-add peak, measured in the same run. Columns alternate within each repetition and the
- * best time of each counts; results are compared.
+/* conv_bench: GF/s of convolutions, weights packed, beside oneDNN (where libdnnl and its header are installed; layout "any", its weights
+ * and images laid out before the clock starts) and beside the machine's multiply-add peak, measured in the same run. Columns alternate
+ * within each repetition and the best time of each counts; results are compared.
  *
  *     conv_bench [threads [substring of a row's name]]
  */
@@ -104,7 +104,8 @@ static bool make_theirs(theirs *t, const row *r, const kb_conv *c)
     p_memory_desc_init_by_tag(&w, g ? 5 : 4, g ? gd : wd, dnnl_f32, g ? dnnl_goihw : dnnl_oihw);
     p_memory_desc_init_by_tag(&any_w, g ? 5 : 4, g ? gd : wd, dnnl_f32, dnnl_format_tag_any);
     p_memory_desc_init_by_tag(&b, 1, bd, dnnl_f32, dnnl_a);
-    if (p_dilated_convolution_forward_desc_init(&desc, dnnl_forward_inference, dnnl_convolution_direct, &any_x, &any_w, &b, &any_y, s, d, p, p)
+    if (p_dilated_convolution_forward_desc_init(&desc, dnnl_forward_inference, dnnl_convolution_direct, &any_x, &any_w, &b, &any_y, s, d, p,
+                                                p)
         || p_primitive_desc_create(&pd, &desc, NULL, engine, NULL))
         return false;
     t->x = in_layout(p_primitive_desc_query_md(pd, dnnl_query_src_md, 0), &x, (float *)c->x);
@@ -118,7 +119,8 @@ static bool make_theirs(theirs *t, const row *r, const kb_conv *c)
 
 static void run_theirs(const theirs *t)
 {
-    p_primitive_execute(t->conv, stream, 4, (dnnl_exec_arg_t[]){{DNNL_ARG_SRC, t->x}, {DNNL_ARG_WEIGHTS, t->w}, {DNNL_ARG_BIAS, t->b}, {DNNL_ARG_DST, t->y}});
+    p_primitive_execute(t->conv, stream, 4,
+                        (dnnl_exec_arg_t[]){{DNNL_ARG_SRC, t->x}, {DNNL_ARG_WEIGHTS, t->w}, {DNNL_ARG_BIAS, t->b}, {DNNL_ARG_DST, t->y}});
     p_stream_wait(stream);
 }
 
@@ -166,8 +168,8 @@ static void measure(const row *r, double top)
                     run_theirs(&t);
             best[who] = fmin(best[who], (now() - start) / (double)repeat);
         }
-    printf("%-26s %9.2f us %8.1f GF/s %4.0f%%  weights unpacked %7.1f", r->name, best[1] * 1e6, flops / best[1] * 1e-9, 100 * flops / best[1] / top,
-           flops / best[0] * 1e-9);
+    printf("%-26s %9.2f us %8.1f GF/s %4.0f%%  weights unpacked %7.1f", r->name, best[1] * 1e6, flops / best[1] * 1e-9,
+           100 * flops / best[1] / top, flops / best[0] * 1e-9);
     if (peer)
         printf("  oneDNN %8.1f  ratio %5.2f", flops / best[2] * 1e-9, best[2] / best[1]);
     printf("\n");
@@ -187,8 +189,8 @@ int main(int argc, char **argv)
     double top = 0;
     for (int i = 0; i < 20; i++)
         top = fmax(top, bm_peak());
-    printf("%s, %d thread%s, multiply-add peak %.1f GF/s%s\n", kb_isa_name(kb_cpu_isa()), kb_threads(), kb_threads() > 1 ? "s" : "", top * 1e-9,
-           has_dnnl ? "" : "; libdnnl.so.2 is not here: no comparison");
+    printf("%s, %d thread%s, multiply-add peak %.1f GF/s%s\n", kb_isa_name(kb_cpu_isa()), kb_threads(), kb_threads() > 1 ? "s" : "",
+           top * 1e-9, has_dnnl ? "" : "; libdnnl.so.2 is not here: no comparison");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (argc < 3 || strstr(rows[i].name, argv[2]))
             measure(&rows[i], top);

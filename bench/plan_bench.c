@@ -2,11 +2,12 @@
  *
  *   plan_bench [ROUNDS]      KN_BACKEND=interp: without machine code
  *
- * Planning, when every kernel has its code, for other batch sizes, per graph size: microseconds an operator, views included (the best and the median of the rounds),
- * and how many kernels the first sizes compiled; up to ten thousand operators. The same of chains and binary trees of pointwise operators. Then, with machine
- * code, 1, 6 and 24 equal layers compiled: from nothing (no kernel in memory, no object cache; the code generator is loaded, which is measured apart), as a
- * graph and as a module of nn layers at its first call; and from the object cache on disk (a folder of its own). What 24 cost as a multiple of 1 has a limit:
- * the exit status is 1 where it is missed. Last, many kernels generated whole and quickly first. */
+ * Planning, when every kernel has its code, for other batch sizes, per graph size: microseconds an operator, views included (the best
+ * and the median of the rounds), and how many kernels the first sizes compiled; up to ten thousand operators. The same of chains and
+ * binary trees of pointwise operators. Then, with machine code, 1, 6 and 24 equal layers compiled: from nothing (no kernel in memory, no
+ * object cache; the code generator is loaded, which is measured apart), as a graph and as a module of nn layers at its first call; and
+ * from the object cache on disk (a folder of its own). What 24 cost as a multiple of 1 has a limit: the exit status is 1 where it is
+ * missed. Last, many kernels generated whole and quickly first. */
 #include "base/env.h"
 #include "base/error.h"
 #include "codegen/cg.h"
@@ -99,7 +100,8 @@ static ir_graph *tree(int ops, int batch)
 static ir_graph *encoder(int layers, int batch)
 {
     text in = {malloc(MOST), 0, 8}, *t = &in;
-    PUT("graph (%%0: f32[%d, %d, %d], %%1: f32[%d], %%2: f32[%d], %%3: f32[%d, %d], %%4: f32[%d],", batch, TOKENS, WIDTH, WIDTH, WIDTH, WIDTH, WIDTH, WIDTH);
+    PUT("graph (%%0: f32[%d, %d, %d], %%1: f32[%d], %%2: f32[%d], %%3: f32[%d, %d], %%4: f32[%d],", batch, TOKENS, WIDTH, WIDTH, WIDTH,
+        WIDTH, WIDTH, WIDTH);
     PUT(" %%5: f32[%d, %d], %%6: f32[%d], %%7: f32[%d, %d]) {\n", 4 * WIDTH, WIDTH, 4 * WIDTH, WIDTH, 4 * WIDTH);
     int x = 0;
     for (int i = 0; i < layers; i++)
@@ -115,7 +117,10 @@ static double now(void)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int by_size(const void *a, const void *b)
+{
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 typedef ir_graph *(*maker)(int size, int batch);
 
@@ -144,8 +149,9 @@ static bool measure(const char *what, maker make, int layers, int rounds)
         ir_free(g);
     }
     qsort(us, (size_t)rounds, sizeof *us, by_size);
-    printf("%s, %4d ops, %3d kernels, %3d eager steps: best %7.1f us (%.2f an op), median %7.1f us (%.2f an op); compiled %d, %d, %d\n", what, ops,
-           s.kernels, s.eager_steps, us[0], us[0] / ops, us[rounds / 2], us[rounds / 2] / ops, compiled[0], compiled[1], compiled[2]);
+    printf("%s, %4d ops, %3d kernels, %3d eager steps: best %7.1f us (%.2f an op), median %7.1f us (%.2f an op); compiled %d, %d, %d\n",
+           what, ops, s.kernels, s.eager_steps, us[0], us[0] / ops, us[rounds / 2], us[rounds / 2] / ops, compiled[0], compiled[1],
+           compiled[2]);
     free(us);
     return true;
 }
@@ -187,7 +193,8 @@ static took compile_graph(int layers, cg_stats *s)
 static took compile_module(int layers, cg_stats *s)
 {
     KN_SCOPE;
-    kn_module *m = kn_nn_transformer_encoder(WIDTH, HEADS, layers, .dim_feedforward = 4 * WIDTH, .batch_first = true), *fast = kn_compile(m);
+    kn_module *m = kn_nn_transformer_encoder(WIDTH, HEADS, layers, .dim_feedforward = 4 * WIDTH, .batch_first = true),
+              *fast = kn_compile(m);
     kn_eval(m);
     kn_tensor *y = kn_call(fast, kn_ones(KN_F32, KN_SHAPE(2, TOKENS, WIDTH)));
     kn_stats k = kn_compile_stats(fast);
@@ -230,11 +237,12 @@ static bool from_nothing(const char *what, compiler compile)
     static series v;
     take(compile, &v);
     for (int i = 0; i < SIZES; i++)
-        printf("%s, %2d layers from nothing: CPU time %6.2f ms (median %6.2f), by the clock %6.2f (%6.2f); %d kernels compiled\n", what, layers_of[i], v.cpu[i][0],
-               v.cpu[i][ROUNDS / 2], v.ms[i][0], v.ms[i][ROUNDS / 2], v.s[i].kernels_compiled);
+        printf("%s, %2d layers from nothing: CPU time %6.2f ms (median %6.2f), by the clock %6.2f (%6.2f); %d kernels compiled\n", what,
+               layers_of[i], v.cpu[i][0], v.cpu[i][ROUNDS / 2], v.ms[i][0], v.ms[i][ROUNDS / 2], v.s[i].kernels_compiled);
     bool holds = v.ratio[ROUNDS / 2] <= 1.3;
-    printf("%s: 24 equal layers take %.3f times one (median of %d rounds; p10 %.3f, p90 %.3f; least by least %.3f); at most 1.3: %s\n", what, v.ratio[ROUNDS / 2],
-           ROUNDS, v.ratio[ROUNDS / 10], v.ratio[ROUNDS - 1 - ROUNDS / 10], v.cpu[SIZES - 1][0] / v.cpu[0][0], holds ? "holds" : "MISSED");
+    printf("%s: 24 equal layers take %.3f times one (median of %d rounds; p10 %.3f, p90 %.3f; least by least %.3f); at most 1.3: %s\n",
+           what, v.ratio[ROUNDS / 2], ROUNDS, v.ratio[ROUNDS / 10], v.ratio[ROUNDS - 1 - ROUNDS / 10], v.cpu[SIZES - 1][0] / v.cpu[0][0],
+           holds ? "holds" : "MISSED");
     return holds;
 }
 
@@ -251,14 +259,15 @@ static void from_disk(void)
     compile_graph(layers_of[SIZES - 1], &first);
     take(compile_graph, &v);
     for (int i = 0; i < SIZES; i++)
-        printf("a graph, %2d layers from disk: CPU time %6.2f ms, by the clock %6.2f (%d kernels, %d hits, %d misses)\n", layers_of[i], v.cpu[i][0], v.ms[i][0],
-               v.s[i].kernels, v.s[i].cache_hits, v.s[i].cache_misses);
+        printf("a graph, %2d layers from disk: CPU time %6.2f ms, by the clock %6.2f (%d kernels, %d hits, %d misses)\n", layers_of[i],
+               v.cpu[i][0], v.ms[i][0], v.s[i].kernels, v.s[i].cache_hits, v.s[i].cache_misses);
     snprintf(command, sizeof command, "rm -r %s", dir);
     if (system(command) != 0)
         fprintf(stderr, "%s stays behind\n", dir);
 }
 
-/* A graph with many kernels of its own, generated whole, and quickly first: when its program is there, and when all its code is what it will be. */
+/* A graph with many kernels of its own, generated whole, and quickly first: when its program is there, and when all its code is what it
+ * will be. */
 static void quick_first(int size)
 {
     enum { WAYS = 2, TIMES = 5 };

@@ -1,11 +1,12 @@
-/* shapes_bench.c: one compiled two-layer encoder at every batch size from 1 to B and L lengths: results equal to eager's to the bit, how many recompilations
- * there were, and at no size slower than eager.
+/* shapes_bench.c: one compiled two-layer encoder at every batch size from 1 to B and L lengths: results equal to eager's to the bit, how
+ * many recompilations there were, and at no size slower than eager.
  *
  *   shapes_bench [B=128] [L=16] [PAIRS=21] [SLACK=1.05]
  *
- * The sizes come in shuffled order, as requests do. At each the compiled call is compared, called again (a size's first calls plan and try), and timed in PAIRS
- * interleaved pairs. A size whose median is more than SLACK times eager's is measured again, up to three times, before it counts as slower: other work on
- * the machine makes suspects too. Exit status 1 when a result differs, a size is slower, or more than two recompilations a dimension happened. */
+ * The sizes come in shuffled order, as requests do. At each the compiled call is compared, called again (a size's first calls plan and
+ * try), and timed in PAIRS interleaved pairs. A size whose median is more than SLACK times eager's is measured again, up to three times,
+ * before it counts as slower: other work on the machine makes suspects too. Exit status 1 when a result differs, a size is slower, or
+ * more than two recompilations a dimension happened. */
 #include "bench/support/measure.h"
 #include "tracer/tr.h"
 #include <stdio.h>
@@ -41,7 +42,8 @@ static bool equal(kn_module *eager, kn_module *fast, kn_tensor *x)
     KN_SCOPE;
     size_t bytes = (size_t)kn_numel(x) * sizeof(float);
     void *a = malloc(bytes), *b = malloc(bytes);
-    bool same = a && b && kn_read(kn_call(eager, x), a, bytes) == KN_OK && kn_read(kn_call(fast, x), b, bytes) == KN_OK && memcmp(a, b, bytes) == 0;
+    bool same = a && b && kn_read(kn_call(eager, x), a, bytes) == KN_OK && kn_read(kn_call(fast, x), b, bytes) == KN_OK
+                && memcmp(a, b, bytes) == 0;
     free(a);
     free(b);
     return same;
@@ -69,7 +71,8 @@ static int argument(int argc, char **argv, int i, int other) { return argc > i &
 
 int main(int argc, char **argv)
 {
-    int batches = argument(argc, argv, 1, 128), lengths = argument(argc, argv, 2, 16), n = batches * lengths, wrong = 0, slower = 0, suspects = 0;
+    int batches = argument(argc, argv, 1, 128), lengths = argument(argc, argv, 2, 16), n = batches * lengths, wrong = 0, slower = 0,
+        suspects = 0;
     pairs = argument(argc, argv, 3, 21) > MAX_PAIRS ? MAX_PAIRS : argument(argc, argv, 3, 21);
     double slack = argc > 4 ? atof(argv[4]) : 1.05;
     site *s = calloc((size_t)n, sizeof *s);
@@ -103,8 +106,9 @@ int main(int argc, char **argv)
     fprintf(stderr, "\r\033[K");
     qsort(s, (size_t)n, sizeof *s, by_ratio);
     kn_stats t = kn_compile_stats(fast);
-    printf("%d sizes, %d threads: %llu recompilations, %llu graphs, %llu fallbacks; %d results differ; compiled / eager: median %.2f, worst %.2f (batch %d, length %d)\n", n,
-           kn_threads(), t.recompiles, t.graphs, t.fallbacks, wrong, s[n / 2].ratio, s[0].ratio, s[0].batch, s[0].length);
+    printf("%d sizes, %d threads: %llu recompilations, %llu graphs, %llu fallbacks; %d results differ; compiled / eager: median %.2f, "
+           "worst %.2f (batch %d, length %d)\n",
+           n, kn_threads(), t.recompiles, t.graphs, t.fallbacks, wrong, s[n / 2].ratio, s[0].ratio, s[0].batch, s[0].length);
     printf("%d sizes more than %.0f%% slower than eager (%d measurements repeated)\n", slower, 100 * (slack - 1), suspects);
     for (int i = 0; i < slower && i < 20; i++)
         printf("  batch %d, length %d: %.2f\n", s[i].batch, s[i].length, s[i].ratio);

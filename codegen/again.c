@@ -1,8 +1,10 @@
-/* again.c: a pointwise operator whose result kernels other than its own would read back is computed in each of them instead, where that moves fewer bytes.
+/* again.c: a pointwise operator whose result kernels other than its own would read back is computed in each of them instead, where that
+ * moves fewer bytes.
  *
- * Legal where its operands are there anyway (inputs of the graph, or small), nothing in the graph writes to a storage, and every reader is an element's or a row's work in a
- * kernel. It pays where what the other kernels must read for it, operands that they read already left out, is less than what is saved: its store, and a load in each of
- * them. Only operators of a few instructions: more would cost what memory does. The copies are operators of the graph like any other, so bits and grouping need nothing new.
+ * Legal where its operands are there anyway (inputs of the graph, or small), nothing in the graph writes to a storage, and every reader
+ * is an element's or a row's work in a kernel. It pays where what the other kernels must read for it, operands that they read already
+ * left out, is less than what is saved: its store, and a load in each of them. Only operators of a few instructions: more would cost
+ * what memory does. The copies are operators of the graph like any other, so bits and grouping need nothing new.
  */
 #include "base/device.h"
 #include "codegen/internal.h"
@@ -107,7 +109,8 @@ static ir_ref copy_of(ir_graph *to, const ir_graph *g, uint32_t node, const ir_r
     return r;
 }
 
-/* Readers in other groups get copies, one a group. Groups interleave, so a group may get a second one, which its kernel unites with the first. */
+/* Readers in other groups get copies, one a group. Groups interleave, so a group may get a second one, which its kernel unites with the
+ * first. */
 static ir_graph *with_copies(const ir_graph *g, const cg_facts *f, const bool *chosen)
 {
     ir_graph *to = ir_new();

@@ -48,7 +48,8 @@ static bool id_in_notes(const char *notes, size_t n, char *id, size_t size)
         size_t name = at + sizeof h, text = name + ((h.n_namesz + 3u) & ~3u), end = text + ((h.n_descsz + 3u) & ~3u);
         if (h.n_namesz > n || h.n_descsz > n || end > n)
             return false;
-        if (h.n_type == NT_GNU_BUILD_ID && h.n_namesz == 4 && memcmp(notes + name, "GNU", 4) == 0 && h.n_descsz >= 8 && 2 * h.n_descsz < size) {
+        if (h.n_type == NT_GNU_BUILD_ID && h.n_namesz == 4 && memcmp(notes + name, "GNU", 4) == 0 && h.n_descsz >= 8
+            && 2 * h.n_descsz < size) {
             for (size_t i = 0; i < h.n_descsz; i++)
                 snprintf(id + 2 * i, 3, "%02x", (unsigned char)notes[text + i]);
             return true;
@@ -67,8 +68,8 @@ static bool id_of_file(const char *path, char *id, size_t size)
     bool found = false;
     if (f >= 0 && pread(f, &h, sizeof h, 0) == sizeof h && memcmp(h.e_ident, ELFMAG, SELFMAG) == 0 && h.e_phentsize == sizeof p)
         for (int i = 0; i < h.e_phnum && !found; i++)
-            if (pread(f, &p, sizeof p, (off_t)(h.e_phoff + (uint64_t)i * sizeof p)) == sizeof p && p.p_type == PT_NOTE && p.p_filesz <= sizeof notes
-                && pread(f, notes, p.p_filesz, (off_t)p.p_offset) == (ssize_t)p.p_filesz)
+            if (pread(f, &p, sizeof p, (off_t)(h.e_phoff + (uint64_t)i * sizeof p)) == sizeof p && p.p_type == PT_NOTE
+                && p.p_filesz <= sizeof notes && pread(f, notes, p.p_filesz, (off_t)p.p_offset) == (ssize_t)p.p_filesz)
                 found = id_in_notes(notes, p.p_filesz, id, size);
     if (f >= 0)
         close(f);

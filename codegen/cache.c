@@ -1,15 +1,18 @@
-/* cache.c: objects on disk, so that the next process that needs a kernel finds its machine code (and doesn't load LLVM, when it finds all).
+/* cache.c: objects on disk, so that the next process that needs a kernel finds its machine code (and doesn't load LLVM, when it finds
+ * all).
  *
- * A FOLDER that is ours and that nobody else may write (KN_CACHE_DIR, else kiln/ under the user's cache folder) holds a file a kernel, named by the hash of its key.
- * A FILE is: magic, checksum of all that follows, three lengths; then the key itself (so that no collision can matter); the stamp of the library
- * that made the code (path, size, time of change: another LLVM under the same code generator makes the file stale); the object. Files appear by rename, so
- * readers see whole files or none, whoever writes at the same time. A file that is damaged, cut off, of another build or processor, stale, not a plain file, not
- * ours or writable by others is ignored, counted, and replaced by the next that is written in its place.
+ * A FOLDER that is ours and that nobody else may write (KN_CACHE_DIR, else kiln/ under the user's cache folder) holds a file a kernel,
+ * named by the hash of its key. A FILE is: magic, checksum of all that follows, three lengths; then the key itself (so that no collision
+ * can matter); the stamp of the library that made the code (path, size, time of change: another LLVM under the same code generator makes
+ * the file stale); the object. Files appear by rename, so readers see whole files or none, whoever writes at the same time. A file that
+ * is damaged, cut off, of another build or processor, stale, not a plain file, not ours or writable by others is ignored, counted, and
+ * replaced by the next that is written in its place.
  *
- * SIZE. After so many bytes written, the least recently used files go until three quarters of KN_CACHE_MB are left (a file's time of change is moved when it is
- * used). Processes that do so at once delete a little more than one would.
+ * SIZE. After so many bytes written, the least recently used files go until three quarters of KN_CACHE_MB are left (a file's time of
+ * change is moved when it is used). Processes that do so at once delete a little more than one would.
  *
- * Nothing here fails a compilation: a folder that can't be made or used turns the cache off, with a reason; a disk that is full counts failures.
+ * Nothing here fails a compilation: a folder that can't be made or used turns the cache off, with a reason; a disk that is full counts
+ * failures.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -254,7 +257,8 @@ static const char *object_in(const char *file, size_t n, const cg_cache_key *key
         || h.checksum != hash(file + 16, n - 16, 1))
         return NULL;
     const char *at = file + sizeof h;
-    if (h.key_bytes != (uint64_t)key->bytes.n || memcmp(at, key->bytes.s, h.key_bytes) != 0 || !stamp_holds(at + h.key_bytes, h.stamp_bytes))
+    if (h.key_bytes != (uint64_t)key->bytes.n || memcmp(at, key->bytes.s, h.key_bytes) != 0
+        || !stamp_holds(at + h.key_bytes, h.stamp_bytes))
         return NULL;
     *bytes = h.object_bytes;
     return at + h.key_bytes + h.stamp_bytes;
@@ -318,7 +322,8 @@ typedef struct file { char name[NAME + 1]; struct timespec used; int64_t bytes; 
 static int by_use(const void *a, const void *b)
 {
     const struct timespec *x = &((const file *)a)->used, *y = &((const file *)b)->used;
-    return x->tv_sec != y->tv_sec ? (x->tv_sec > y->tv_sec) - (x->tv_sec < y->tv_sec) : (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
+    return x->tv_sec != y->tv_sec ? (x->tv_sec > y->tv_sec) - (x->tv_sec < y->tv_sec)
+                                  : (x->tv_nsec > y->tv_nsec) - (x->tv_nsec < y->tv_nsec);
 }
 
 static void evict(int in, int64_t most)
@@ -388,7 +393,8 @@ void cg_cache_put(const cg_cache_key *key, const void *object, size_t bytes)
     char stamp[sizeof stamp_checked] = "", name[NAME + 1];
     head h = {.magic = MAGIC, .key_bytes = (uint32_t)key->bytes.n, .object_bytes = (uint32_t)bytes};
     kb_text t = {0};
-    bool known = !key->of_text ? cg_backend_stamp(stamp, sizeof stamp) : key->library && *key->library && cg_file_stamp(key->library, stamp, sizeof stamp);
+    bool known = !key->of_text ? cg_backend_stamp(stamp, sizeof stamp)
+                               : key->library && *key->library && cg_file_stamp(key->library, stamp, sizeof stamp);
     if (!known || bytes > MAX_FILE / 2 || key->bytes.n > MAX_FILE / 4)
         return;                 /* not the code generator that the key names, or one that can't be recognised */
     h.stamp_bytes = (uint32_t)strlen(stamp);

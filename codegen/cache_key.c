@@ -1,8 +1,9 @@
 /* cache_key.c: what decides a kernel's machine code, as bytes: the key of the object cache.
  *
- * The loop IR as lp_equal compares it (no names, no run-time sizes), the instruction set, everything that cpuid says about this processor and its
- * operating system, the build of the code generator, the version of what the two exchange. The library that the code generator links (LLVM) is checked
- * beside it (cache.c): its identity is known only when it is loaded. A setting that changes code belongs in here.
+ * The loop IR as lp_equal compares it (no names, no run-time sizes), the instruction set, everything that cpuid says about this
+ * processor and its operating system, the build of the code generator, the version of what the two exchange. The library that the code
+ * generator links (LLVM) is checked beside it (cache.c): its identity is known only when it is loaded. A setting that changes code
+ * belongs in here.
  */
 #include "base/cpu.h"
 #include "codegen/cg.h"
@@ -57,7 +58,8 @@ bool cg_cache_identity(kb_text *t)
 void cg_cache_put_kernel(kb_text *t, const lp_kernel *k)
 {
     kb_put(t, "%s;", kb_isa_name(kb_cpu_isa()));
-    put_number(t, (uint64_t)k->columns << 40 | (uint64_t)k->n_outer << 32 | (uint64_t)k->n_phases << 16 | (uint64_t)k->fast << 1 | lp_is_huge(k));
+    put_number(t, (uint64_t)k->columns << 40 | (uint64_t)k->n_outer << 32 | (uint64_t)k->n_phases << 16 | (uint64_t)k->fast << 1
+                      | lp_is_huge(k));
     put_number(t, k->inner.sym ? 0 : (uint64_t)k->inner.size);
     put_number(t, (uint64_t)k->n_buffers);
     for (int64_t b = 0; b < k->n_buffers; b++) {

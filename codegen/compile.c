@@ -1,5 +1,5 @@
-/* compile.c: from a graph to a program: passes, groups, kernels, memory plan, code (code.c). Where all kernels have code already, this is planning
- * alone.
+/* compile.c: from a graph to a program: passes, groups, kernels, memory plan, code (code.c). Where all kernels have code already, this
+ * is planning alone.
  */
 #include "base/env.h"
 #include "base/error.h"
@@ -98,7 +98,8 @@ static void builder_fini(builder *b)
     *b = (builder){0};
 }
 
-/* Groups and their kernels. A group that hits a limit which legality did not foresee (scratch rows, say) makes this fail: then smaller ones are tried. */
+/* Groups and their kernels. A group that hits a limit which legality did not foresee (scratch rows, say) makes this fail: then smaller
+ * ones are tried. */
 static kn_status group_and_lower(builder *b, const ir_graph *g, int device, bool all_eager, bool fast, int max_nodes)
 {
     kn_status s = cg_facts_init(&b->f, g, device, all_eager, fast);
@@ -188,8 +189,8 @@ static ir_graph *copy_graph(const ir_graph *g)
     return NULL;
 }
 
-/* What g's values take at most when its operators run one by one, in order, and each value goes after its last use: no eager run can do with less. -1: no memory
- * to work it out. */
+/* What g's values take at most when its operators run one by one, in order, and each value goes after its last use: no eager run can do
+ * with less. -1: no memory to work it out. */
 static int64_t op_liveness(const ir_graph *g)
 {
     int64_t most = 0, now = 0, *freed = kb_calloc((size_t)g->n_nodes + 1, sizeof *freed);
@@ -231,7 +232,8 @@ static bool all_used(const ir_graph *g)
     return true;
 }
 
-/* fold and dce: by the runner, which verifies and dumps, where somebody looks; else straight, and what is dead is only cut out where there is some. */
+/* fold and dce: by the runner, which verifies and dumps, where somebody looks; else straight, and what is dead is only cut out where
+ * there is some. */
 static ir_graph *improved(const ir_graph *g)
 {
     static const char *const passes[] = {"fold", "dce"};

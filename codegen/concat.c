@@ -1,6 +1,6 @@
-/* concat.c: concatenation in place. Where generated code makes an operand of cat, it writes straight into its part of the result: cat becomes storage that nobody
- * fills (facts.c sees that all of it is overwritten) and a write of each part, which fuse.c joins with what makes the part. Parts that something else makes are
- * copied by such a write, as the eager kernel would.
+/* concat.c: concatenation in place. Where generated code makes an operand of cat, it writes straight into its part of the result: cat
+ * becomes storage that nobody fills (facts.c sees that all of it is overwritten) and a write of each part, which fuse.c joins with what
+ * makes the part. Parts that something else makes are copied by such a write, as the eager kernel would.
  *
  * Left alone: results that are small, of many parts, of converted parts, or written later. */
 #include "base/device.h"
@@ -27,7 +27,8 @@ static bool is_rewritten(const ir_graph *g, uint32_t node)
         return false;
     for (int k = 0; k < n->n_in; k++) {
         ir_ref r = ir_in(g, n, k);
-        if (!ir_is(r) || cg_is_weak(g, r) || ir_type(g, r)->dtype != t->dtype || ir_type(g, r)->rank != t->rank || cg_numel(ir_type(g, r)) == 0)
+        if (!ir_is(r) || cg_is_weak(g, r) || ir_type(g, r)->dtype != t->dtype || ir_type(g, r)->rank != t->rank
+            || cg_numel(ir_type(g, r)) == 0)
             return false;
         any |= is_made_by_code(g, r);
     }

@@ -125,7 +125,8 @@ static bool reduction(dc *d)
     bool moments = d->n->op == OP_var || d->n->op == OP_std;
     if (x->rank == 0 || cg_trailing(x, dc_words(d, 0)) || !is_float(x->dtype))
         return false;
-    d->result[0] = dc_reduce(d, (kb_opcode)d->n->op, dc_in(d, 0), mask_of(x, dc_words(d, 0)), *dc_words(d, 1) != 0, moments ? *dc_words(d, 2) : 0);
+    d->result[0] = dc_reduce(d, (kb_opcode)d->n->op, dc_in(d, 0), mask_of(x, dc_words(d, 0)), *dc_words(d, 1) != 0,
+                             moments ? *dc_words(d, 2) : 0);
     return true;
 }
 
@@ -291,7 +292,9 @@ static bool randn(dc *d)
 static bool is_factor(const dc *d, int k)
 {
     const kb_type *t = dc_in_type(d, k);
-    return t && (ir_get(d->from, ir_in(d->from, d->n, k))->op != IR_CONST || ir_const_bits(d->from, ir_get(d->from, ir_in(d->from, d->n, k))) != 1);
+    return t
+           && (ir_get(d->from, ir_in(d->from, d->n, k))->op != IR_CONST
+               || ir_const_bits(d->from, ir_get(d->from, ir_in(d->from, d->n, k))) != 1);
 }
 
 static bool addmm(dc *d)
@@ -390,7 +393,8 @@ static bool may_matter(const ir_graph *g, uint32_t node)
     if (!g->types[n->type].device && n->op != OP_batch_norm)
         return false;
     int class = (int)kb_op_info((kb_opcode)n->op)->cls;
-    if ((class != KB_REDUCTION && class != KB_COMPOSITE && class != KB_CONTRACTION && class != KB_COPY && n->op != OP_randn) || cg_numel(&g->types[n->type]) == 0)
+    if ((class != KB_REDUCTION && class != KB_COMPOSITE && class != KB_CONTRACTION && class != KB_COPY && n->op != OP_randn)
+        || cg_numel(&g->types[n->type]) == 0)
         return false;
     for (int k = 0; k < n->n_in; k++)
         if (ir_is(ir_in(g, n, k)) && cg_numel(ir_type(g, ir_in(g, n, k))) == 0)

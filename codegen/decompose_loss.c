@@ -27,7 +27,10 @@ static bool finish(dc *d, ir_ref each)
 }
 
 /* The number k as a tensor of the math type. */
-static ir_ref number(dc *d, int k, double otherwise) { return dc_full(d, ir_is(dc_in(d, k)) ? dc_in(d, k) : dc_number(d, otherwise), math_of(d)); }
+static ir_ref number(dc *d, int k, double otherwise)
+{
+    return dc_full(d, ir_is(dc_in(d, k)) ? dc_in(d, k) : dc_number(d, otherwise), math_of(d));
+}
 
 static bool distance(dc *d)
 {
@@ -37,7 +40,8 @@ static bool distance(dc *d)
     e = dc_op1(d, OP_abs, e);
     if (d->n->op == OP_l1_loss)
         return finish(d, e);
-    /* smooth_l1: e < beta ? 0.5 e e / beta : e - 0.5 beta; with beta 0 the first never holds. huber: e <= delta ? 0.5 e e : delta (e - 0.5 delta) */
+    /* smooth_l1: e < beta ? 0.5 e e / beta : e - 0.5 beta; with beta 0 the first never holds. huber: e <= delta ? 0.5 e e : delta (e -
+     * 0.5 delta) */
     ir_ref limit = number(d, 2, 1), half = dc_number(d, 0.5), near = dc_op2(d, OP_mul, dc_op2(d, OP_mul, e, half), e);
     ir_ref far = dc_op2(d, OP_sub, e, dc_op2(d, OP_mul, limit, half));
     if (d->n->op == OP_smooth_l1_loss)
@@ -60,7 +64,8 @@ static ir_ref weighted(dc *d, ir_ref each, ir_ref weight) { return ir_is(weight)
 static bool cross_entropy_of_two(dc *d)
 {
     ir_ref x = operand(d, 0), y = operand(d, 1), least = dc_number(d, -100), one = dc_number(d, 1);
-    ir_ref off = dc_op2(d, OP_maximum, dc_op1(d, OP_log1p, dc_op1(d, OP_neg, x)), least), on = dc_op2(d, OP_maximum, dc_op1(d, OP_log, x), least);
+    ir_ref off = dc_op2(d, OP_maximum, dc_op1(d, OP_log1p, dc_op1(d, OP_neg, x)), least),
+           on = dc_op2(d, OP_maximum, dc_op1(d, OP_log, x), least);
     ir_ref each = dc_op2(d, OP_sub, dc_op2(d, OP_mul, dc_op2(d, OP_sub, y, one), off), dc_op2(d, OP_mul, y, on));
     return finish(d, weighted(d, each, operand(d, 2)));
 }
@@ -116,7 +121,10 @@ static ir_ref smoothed(dc *d, const classes *k, ir_ref lp, ir_ref loss, ir_ref s
     return dc_where(d, dc_op2(d, OP_eq, s, dc_number(d, 0)), loss, mixed);
 }
 
-static ir_ref is_share(dc *d, ir_ref s) { return dc_op2(d, OP_logical_and, dc_op2(d, OP_ge, s, dc_number(d, 0)), dc_op2(d, OP_le, s, dc_number(d, 1))); }
+static ir_ref is_share(dc *d, ir_ref s)
+{
+    return dc_op2(d, OP_logical_and, dc_op2(d, OP_ge, s, dc_number(d, 0)), dc_op2(d, OP_le, s, dc_number(d, 1)));
+}
 static ir_ref none_where_out_of_range(dc *d, const classes *k, ir_ref s)
 {
     return dc_where(d, is_share(d, s), k->target, ir_const_i64(d->to, k->ignore == -1 ? -2 : -1));
@@ -135,7 +143,8 @@ static bool by_probability(dc *d, const classes *k, ir_ref lp, ir_ref s)
     ir_ref y = operand(d, 1);
     if (ir_is(s)) {
         check_smoothing(d, s);
-        ir_ref mixed = dc_op2(d, OP_add, dc_op2(d, OP_mul, y, dc_op2(d, OP_sub, dc_number(d, 1), s)), dc_op2(d, OP_div, s, dc_number(d, (double)k->n)));
+        ir_ref mixed = dc_op2(d, OP_add, dc_op2(d, OP_mul, y, dc_op2(d, OP_sub, dc_number(d, 1), s)),
+                              dc_op2(d, OP_div, s, dc_number(d, (double)k->n)));
         y = dc_where(d, dc_op2(d, OP_eq, s, dc_number(d, 0)), y, mixed);
     }
     y = dc_op2(d, OP_mul, lp, y);

@@ -1,10 +1,11 @@
 /* device_code.c: loaded device code for a program's kernels and products, and the cache of it.
  *
- * THE CACHE goes by source text: equal text is equal code, whatever kernel it came from. Text holds no sizes (they are parameters), only what was decided by
- * them: the width of accesses and indices, who shares a row. Entries count their users; those without stay, up to a few hundred.
+ * THE CACHE goes by source text: equal text is equal code, whatever kernel it came from. Text holds no sizes (they are parameters), only
+ * what was decided by them: the width of accesses and indices, who shares a row. Entries count their users; those without stay, up to a
+ * few hundred.
  *
- * A step has one form for pointers that are multiples of 16 and, made when a call brings another, one for those that aren't. Each distinct text is compiled on the
- * pool's threads; loading is the driver's. KN_DUMP_DIR gets the text, PTX and cubin of each.
+ * A step has one form for pointers that are multiples of 16 and, made when a call brings another, one for those that aren't. Each
+ * distinct text is compiled on the pool's threads; loading is the driver's. KN_DUMP_DIR gets the text, PTX and cubin of each.
  */
 #include "base/cuda.h"
 #include "base/env.h"
@@ -123,7 +124,8 @@ static kn_status load(cg_device_entry *e, const void *image, const cg_launch *l)
 
 enum { MAKER = 4096 };
 
-/* All that decides an image beside its text and its compiler's file: what is asked of the compiler, and where the user wants it from. Said without opening it. */
+/* All that decides an image beside its text and its compiler's file: what is asked of the compiler, and where the user wants it from.
+ * Said without opening it. */
 static void maker(char *text, const kb_cuda *c, const cg_device_backend *b)
 {
     const char *home = getenv("CUDA_HOME"), *path = getenv("CUDA_PATH");
@@ -150,7 +152,8 @@ static bool from_cache(cg_device_entry *e, const kb_cuda *c, const cg_device_bac
     return good;
 }
 
-static kn_status compile(cg_device_entry *e, const kb_cuda *c, const cg_device_backend *b, const cg_launch *l, const char *dump_dir, double *ms)
+static kn_status compile(cg_device_entry *e, const kb_cuda *c, const cg_device_backend *b, const cg_launch *l, const char *dump_dir,
+                         double *ms)
 {
     char by[MAKER];
     size_t bytes = 0;
@@ -224,8 +227,8 @@ static int64_t place(const cg_step *st, int b)
     return st->ptrs[b].offset + st->k->buffers[b].offset * (int64_t)kb_dtype_bytes(st->k->buffers[b].dtype);
 }
 
-/* What the kernel's text depends on beside itself. Pointers into the arena and fresh outputs are aligned; a buffer that shares its block with a written one, or
- * any, where storage older than the run is written, is read by ordinary loads. */
+/* What the kernel's text depends on beside itself. Pointers into the arena and fresh outputs are aligned; a buffer that shares its block
+ * with a written one, or any, where storage older than the run is written, is read by ordinary loads. */
 static void request_of(const cg_program *p, const cg_step *st, const kb_cuda *c, uint32_t unaligned, cg_request *r)
 {
     *r = (cg_request){.k = st->k, .arch = c->arch, .multiprocessors = c->multiprocessors, .unaligned = unaligned, .scratch_bytes = p->scratch_bytes};
@@ -233,14 +236,16 @@ static void request_of(const cg_program *p, const cg_step *st, const kb_cuda *c,
         r->scratch |= (uint32_t)(st->scratch[b] != 0) << b;
         bool alone = !st->writes_input;
         for (int o = 0; o < st->n_ptrs && alone; o++)
-            alone = o == b || !st->k->buffers[o].written || st->scratch[o] || st->ptrs[o].slot != st->ptrs[b].slot || place(st, o) != place(st, b);
+            alone = o == b || !st->k->buffers[o].written || st->scratch[o] || st->ptrs[o].slot != st->ptrs[b].slot
+                    || place(st, o) != place(st, b);
         r->aliased |= (uint32_t)(!alone || st->scratch[b]) << b;
         if (!st->scratch[b] && st->ptrs[b].offset % 16)
             r->unaligned |= 1u << b;
     }
 }
 
-static cg_device_entry *kernel_code(const cg_program *p, const cg_step *st, uint32_t unaligned, const char *dump_dir, cg_launch *launch, double *ms)
+static cg_device_entry *kernel_code(const cg_program *p, const cg_step *st, uint32_t unaligned, const char *dump_dir, cg_launch *launch,
+                                    double *ms)
 {
     const kb_cuda *c = kb_cuda_get(p->device);
     const cg_device_backend *b = c ? cg_device_backend_get() : NULL;
@@ -252,7 +257,8 @@ static cg_device_entry *kernel_code(const cg_program *p, const cg_step *st, uint
     return source ? entry_of(source, launch, p->device, dump_dir, ms) : NULL;
 }
 
-static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool aligned, const char *dump_dir, cg_launch *launch, double *ms, bool *none)
+static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool aligned, const char *dump_dir, cg_launch *launch, double *ms,
+                                bool *none)
 {
     const kb_cuda *c = kb_cuda_get(p->device);
     const cg_device_backend *b = c ? cg_device_backend_get() : NULL;
@@ -262,8 +268,9 @@ static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool ali
     kb_gemm g;
     char *source = NULL;
     if (b && call.op == OP_addmm && call.n_in == 5 && call.in[3].layout && call.in[4].layout && kb_gemm_of_call(&g, &call))        /* with run-time factors */
-        source = b->product(&(cg_product_form){&g, call.out[0].layout->dtype, NULL, c->arch, c->multiprocessors, aligned, call.in[3].layout->dtype,
-                                               call.in[4].layout->dtype}, launch);
+        source = b->product(&(cg_product_form){&g, call.out[0].layout->dtype, NULL, c->arch, c->multiprocessors, aligned,
+                                               call.in[3].layout->dtype, call.in[4].layout->dtype},
+                            launch);
     else if (b)
         source = b->op(&call, c->arch, c->multiprocessors, aligned, launch);
     *none = b && !source;
@@ -292,7 +299,8 @@ static int result_buffer(const cg_step *st)
     if (st->any_scratch || lp_reduces(st->k) || st->k->inner.size != st->product->gemm.n || of_kernel != rows)
         return -1;
     for (int b = 0; b < st->n_ptrs; b++)
-        if (st->k->buffers[b].read && !st->k->buffers[b].written && st->ptrs[b].slot == st->product->c.slot && st->ptrs[b].offset == st->product->c.offset) {
+        if (st->k->buffers[b].read && !st->k->buffers[b].written && st->ptrs[b].slot == st->product->c.slot
+            && st->ptrs[b].offset == st->product->c.offset) {
             if (at >= 0 || st->k->buffers[b].inner_stride != 1 || st->k->buffers[b].offset)
                 return -1;
             at = b;
@@ -301,7 +309,8 @@ static int result_buffer(const cg_step *st)
 }
 
 /* The product with its kernel as one, or NULL without a failure. */
-static char *joined_source(const cg_program *p, const cg_step *st, const kb_cuda *c, const cg_device_backend *b, bool aligned, cg_launch *launch)
+static char *joined_source(const cg_program *p, const cg_step *st, const kb_cuda *c, const cg_device_backend *b, bool aligned,
+                           cg_launch *launch)
 {
     cg_request r;
     int result = st->k ? result_buffer(st) : -1;
@@ -313,7 +322,8 @@ static char *joined_source(const cg_program *p, const cg_step *st, const kb_cuda
 }
 
 /* *joined: with the kernel's work on its elements. Places at odd offsets are known now; odd pointers of inputs are seen by who runs the step. */
-static cg_device_entry *product_code(const cg_program *p, const cg_step *st, bool aligned, const char *dump_dir, cg_launch *launch, double *ms, bool *joined)
+static cg_device_entry *product_code(const cg_program *p, const cg_step *st, bool aligned, const char *dump_dir, cg_launch *launch,
+                                     double *ms, bool *joined)
 {
     const kb_cuda *c = kb_cuda_get(p->device);
     const cg_device_backend *b = c ? cg_device_backend_get() : NULL;

@@ -1,8 +1,9 @@
-/* device_exec.c: running a device's program. Steps are started in order on the device's stream; nothing waits but operators that run on the host.
+/* device_exec.c: running a device's program. Steps are started in order on the device's stream; nothing waits but operators that run on
+ * the host.
  *
- * The bases are as in exec.c: arena, inputs and outputs are device pointers; constants and scalars stay on the host, since kernels take scalars as
- * parameters. Allocated are outputs and one arena block, from the cache; both may be freed as soon as the steps are started, since whoever gets the
- * memory next is behind them on the stream.
+ * The bases are as in exec.c: arena, inputs and outputs are device pointers; constants and scalars stay on the host, since kernels take
+ * scalars as parameters. Allocated are outputs and one arena block, from the cache; both may be freed as soon as the steps are started,
+ * since whoever gets the memory next is behind them on the stream.
  */
 #include "base/cuda.h"
 #include "base/error.h"
@@ -11,7 +12,14 @@
 
 /* ---- kernels ---------------------------------------------------------------------------------------------------------------------- */
 /* The run's surroundings. */
-typedef struct run { const cg_program *p; const kb_cuda *c; cu_stream stream; char *const *bases; const int64_t *scalars; const char *scalars_at; } run;
+typedef struct run {
+    const cg_program *p;
+    const kb_cuda *c;
+    cu_stream stream;
+    char *const *bases;
+    const int64_t *scalars;
+    const char *scalars_at;
+} run;
 
 static kn_status launch(const run *r, const cg_device_form *f, void *const *ptrs, int n_ptrs, const int64_t *scalars, int n_scalars)
 {
@@ -29,8 +37,8 @@ static kn_status launch(const run *r, const cg_device_form *f, void *const *ptrs
         values[n++] = (uint64_t)scalars[i];
     for (int i = 0; i < n; i++)
         params[i] = &values[i];
-    cu_result result = kb_cu()->LaunchKernel(cg_device_function(f->entry), (unsigned)l->blocks, 1, 1, (unsigned)l->threads_x, (unsigned)l->threads_y, 1, (unsigned)l->shared,
-                                             r->stream, params, NULL);
+    cu_result result = kb_cu()->LaunchKernel(cg_device_function(f->entry), (unsigned)l->blocks, 1, 1, (unsigned)l->threads_x,
+                                             (unsigned)l->threads_y, 1, (unsigned)l->shared, r->stream, params, NULL);
     return kb_cuda_check(r->c, result, l->name);
 }
 
@@ -137,7 +145,8 @@ static kn_status run_on_host(const cg_program *p, const cg_step *st, char *const
     return st->control ? cg_control_run(st->control, &c, NULL) : cg_device_host_call(p->device, &c, st->write);
 }
 
-kn_status cg_device_start(const cg_program *p, const kb_cuda *c, cu_stream stream, char *const *bases, const int64_t *scalars, const char *scalars_at, bool *wrote)
+kn_status cg_device_start(const cg_program *p, const kb_cuda *c, cu_stream stream, char *const *bases, const int64_t *scalars,
+                          const char *scalars_at, bool *wrote)
 {
     run r = {p, c, stream, bases, scalars, scalars_at};
     kn_status s = KN_OK;

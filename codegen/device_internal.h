@@ -1,4 +1,5 @@
-/* device_internal.h: what the files of codegen/ that know devices share: device_code.c (code), device_exec.c (running programs), device_op.c (one operator). */
+/* device_internal.h: what the files of codegen/ that know devices share: device_code.c (code), device_exec.c (running programs),
+ * device_op.c (one operator). */
 #ifndef CG_DEVICE_INTERNAL_H
 #define CG_DEVICE_INTERNAL_H
 #include "base/cuda.h"
@@ -32,7 +33,8 @@ bool cg_device_code_shutdown(void);             /* true when no code is in use a
 /* Runs a program of a device: as cg_run_once. given: outputs hold blocks already. */
 kn_status cg_device_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs, bool given, bool *wrote);
 /* Starts the steps on a stream. Kernels take scalars from scalars_at on the device, step after step, where that isn't NULL. */
-kn_status cg_device_start(const cg_program *p, const kb_cuda *c, cu_stream stream, char *const *bases, const int64_t *scalars, const char *scalars_at, bool *wrote);
+kn_status cg_device_start(const cg_program *p, const kb_cuda *c, cu_stream stream, char *const *bases, const int64_t *scalars,
+                          const char *scalars_at, bool *wrote);
 /* One form on pointers alone, without scalars. */
 kn_status cg_device_launch(const kb_cuda *c, cu_stream stream, const cg_device_form *f, void *const *ptrs, int n_ptrs);
 

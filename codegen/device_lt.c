@@ -1,13 +1,15 @@
 /* device_lt.c: products in f16 and bf16 by cuBLASLt, where it is there and faster.
  *
- * WHOSE PRODUCT. A product is eligible when it is of f16 or bf16, one dimension of each operand is dense, the batch is one stride, and the bias, if any, a vector
- * over the columns. Which of the two makes it is decided once for its key (type, sizes, strides, bias; per device) and kept for the life of the process: eager
- * calls, compiled graphs and products with neighbours that could be joined to them all follow the decision, so that they keep having the same bits. f32 products
- * have the CPU's order, which a library doesn't keep: never by cuBLASLt. KN_CUBLASLT=1 measures: both run on scratch memory, in turns, and cuBLASLt has to be
- * a tenth faster. 2 takes it wherever it has an algorithm. Products too small to matter, and what comes after a few hundred decisions, are our own.
+ * WHOSE PRODUCT. A product is eligible when it is of f16 or bf16, one dimension of each operand is dense, the batch is one stride, and
+ * the bias, if any, a vector over the columns. Which of the two makes it is decided once for its key (type, sizes, strides, bias; per
+ * device) and kept for the life of the process: eager calls, compiled graphs and products with neighbours that could be joined to them
+ * all follow the decision, so that they keep having the same bits. f32 products have the CPU's order, which a library doesn't keep:
+ * never by cuBLASLt. KN_CUBLASLT=1 measures: both run on scratch memory, in turns, and cuBLASLt has to be a tenth faster. 2 takes it
+ * wherever it has an algorithm. Products too small to matter, and what comes after a few hundred decisions, are our own.
  *
- * The library is opened at the first eligible product. Where it is missing, lacks a function, doesn't start, finds no algorithm, or where a call fails, our own
- * kernel does the work; a key of which a call failed isn't tried again. Workspace is the program's own (its arena), so captured graphs may use it.
+ * The library is opened at the first eligible product. Where it is missing, lacks a function, doesn't start, finds no algorithm, or
+ * where a call fails, our own kernel does the work; a key of which a call failed isn't tried again. Workspace is the program's own (its
+ * arena), so captured graphs may use it.
  *
  * Row-major C = A B is column-major C' = B' A': the library's first operand is B. */
 #ifndef _GNU_SOURCE
@@ -99,7 +101,8 @@ static bool key_of(const kb_cuda *c, const cg_product *q, key *k)
     const kb_gemm *g = &q->gemm;
     bool bias = q->bias.slot != CG_SLOT_NULL;
     memset(k, 0, sizeof *k);
-    if (q->is_conv || (q->dtype != KN_F16 && q->dtype != KN_BF16) || g->k == 0 || g->batch_rank > 1 || (bias && (g->bias_row || g->bias_col != 1)))
+    if (q->is_conv || (q->dtype != KN_F16 && q->dtype != KN_BF16) || g->k == 0 || g->batch_rank > 1
+        || (bias && (g->bias_row || g->bias_col != 1)))
         return false;
     *k = (key){.device = c->device, .dtype = q->dtype, .m = g->m, .n = g->n, .k = g->k, .ldc = g->m == 1 ? g->n : g->ldc, .has_bias = bias, .batch = 1};
     if (g->batch_rank) {
@@ -108,7 +111,8 @@ static bool key_of(const kb_cuda *c, const cg_product *q, key *k)
         k->b_batch = g->b_batch[0];
         k->c_batch = g->c_batch[0];
     }
-    return k->m <= INT32_MAX && k->n <= INT32_MAX && k->k <= INT32_MAX && k->batch <= INT32_MAX && leading_dimension(g->m, g->k, g->a_row, g->a_col, &k->lda, &k->trans_a)
+    return k->m <= INT32_MAX && k->n <= INT32_MAX && k->k <= INT32_MAX && k->batch <= INT32_MAX
+           && leading_dimension(g->m, g->k, g->a_row, g->a_col, &k->lda, &k->trans_a)
            && leading_dimension(g->k, g->n, g->b_row, g->b_col, &k->ldb, &k->trans_b);
 }
 
@@ -125,11 +129,13 @@ static bool describe(cg_lt *x)
 {
     const key *k = &x->key;
     int32_t first = k->trans_b ? KLT_OP_T : KLT_OP_N, second = k->trans_a ? KLT_OP_T : KLT_OP_N, bias = KLT_EPILOGUE_BIAS;
-    return api.DescCreate(&x->desc, KLT_COMPUTE_F32, KLT_R_F32) == KLT_OK && api.DescSet(x->desc, KLT_DESC_TRANSA, &first, sizeof first) == KLT_OK
+    return api.DescCreate(&x->desc, KLT_COMPUTE_F32, KLT_R_F32) == KLT_OK
+           && api.DescSet(x->desc, KLT_DESC_TRANSA, &first, sizeof first) == KLT_OK
            && api.DescSet(x->desc, KLT_DESC_TRANSB, &second, sizeof second) == KLT_OK
            && (!k->has_bias || api.DescSet(x->desc, KLT_DESC_EPILOGUE, &bias, sizeof bias) == KLT_OK)
            && layout(&x->b, k, k->trans_b ? k->k : k->n, k->trans_b ? k->n : k->k, k->ldb, k->b_batch)
-           && layout(&x->a, k, k->trans_a ? k->m : k->k, k->trans_a ? k->k : k->m, k->lda, k->a_batch) && layout(&x->c, k, k->n, k->m, k->ldc, k->c_batch);
+           && layout(&x->a, k, k->trans_a ? k->m : k->k, k->trans_a ? k->k : k->m, k->lda, k->a_batch)
+           && layout(&x->c, k, k->n, k->m, k->ldc, k->c_batch);
 }
 
 static bool find_algorithm(cg_lt *x, lt_handle handle)
@@ -143,7 +149,8 @@ static bool find_algorithm(cg_lt *x, lt_handle handle)
     bool ok = api.PreferenceCreate(&p) == KLT_OK && api.PreferenceSet(p, KLT_PREF_WORKSPACE, &most, sizeof most) == KLT_OK;
     for (int a = KLT_PREF_ALIGNMENT_A; a <= KLT_PREF_ALIGNMENT_D && ok; a++)
         ok = api.PreferenceSet(p, a, &aligned, sizeof aligned) == KLT_OK;
-    ok = ok && api.Heuristic(handle, x->desc, x->b, x->a, x->c, x->c, p, 1, &found, &n) == KLT_OK && n > 0 && found.state == KLT_OK && found.workspace <= most;
+    ok = ok && api.Heuristic(handle, x->desc, x->b, x->a, x->c, x->c, p, 1, &found, &n) == KLT_OK && n > 0 && found.state == KLT_OK
+         && found.workspace <= most;
     if (p)
         api.PreferenceDestroy(p);
     x->algo = found.algo;
@@ -170,7 +177,10 @@ static bool multiply(cg_lt *x, lt_handle handle, cu_stream stream, void *const *
     float one = 1, zero = 0;
     pthread_mutex_lock(&x->lock);
     bool ok = !x->key.has_bias || api.DescSet(x->desc, KLT_DESC_BIAS_POINTER, &ptrs[3], sizeof ptrs[3]) == KLT_OK;
-    ok = ok && api.Matmul(handle, x->desc, &one, ptrs[1], x->b, ptrs[0], x->a, &zero, ptrs[2], x->c, ptrs[2], x->c, &x->algo, workspace, x->workspace, stream) == KLT_OK;
+    ok = ok
+         && api.Matmul(handle, x->desc, &one, ptrs[1], x->b, ptrs[0], x->a, &zero, ptrs[2], x->c, ptrs[2], x->c, &x->algo, workspace,
+                       x->workspace, stream)
+                == KLT_OK;
     pthread_mutex_unlock(&x->lock);
     return ok;
 }
@@ -189,7 +199,8 @@ static float time_of(const kb_cuda *c, cg_lt *x, const cg_device_form *own, void
     bool ok = cu->EventRecord(from, c->stream) == KCU_OK;
     for (int i = 0; i < REPEATS && ok; i++)
         ok = own ? cg_device_launch(c, c->stream, own, ptrs, 4) == KN_OK : multiply(x, handles[c->device], c->stream, ptrs, workspace);
-    ok = ok && cu->EventRecord(to, c->stream) == KCU_OK && cu->EventSynchronize(to) == KCU_OK && cu->EventElapsedTime(&ms, from, to) == KCU_OK;
+    ok = ok && cu->EventRecord(to, c->stream) == KCU_OK && cu->EventSynchronize(to) == KCU_OK
+         && cu->EventElapsedTime(&ms, from, to) == KCU_OK;
     return ok ? ms : -1;
 }
 
@@ -219,7 +230,8 @@ static bool measure(const kb_cuda *c, cg_lt *x, const kb_gemm *g, const cg_devic
 {
     const key *k = &x->key;
     size_t a = span(g->m, g->a_row, g->k, g->a_col, k->batch, k->a_batch), b = span(g->k, g->b_row, g->n, g->b_col, k->batch, k->b_batch);
-    size_t r = span(g->m, g->ldc, g->n, 1, k->batch, k->c_batch), bias = k->has_bias ? (size_t)(2 * g->n + 255) / 256 * 256 : 0, room = 0, total = 0;
+    size_t r = span(g->m, g->ldc, g->n, 1, k->batch, k->c_batch), bias = k->has_bias ? (size_t)(2 * g->n + 255) / 256 * 256 : 0, room = 0,
+           total = 0;
     size_t bytes = a + b + r + bias + x->workspace;
     if (kb_cu()->MemGetInfo(&room, &total) != KCU_OK || bytes > room / 4)
         return false;
@@ -227,7 +239,8 @@ static bool measure(const kb_cuda *c, cg_lt *x, const kb_gemm *g, const cg_devic
     if (!p)
         return false;
     void *ptrs[4] = {p, p + a, p + a + b, bias ? p + a + b + r : NULL};
-    x->chosen = kb_cu()->MemsetD8Async((cu_ptr)(uintptr_t)p, 0, bytes, c->stream) == KCU_OK && is_faster(c, x, own, ptrs, x->workspace ? p + a + b + r + bias : NULL);
+    x->chosen = kb_cu()->MemsetD8Async((cu_ptr)(uintptr_t)p, 0, bytes, c->stream) == KCU_OK
+                && is_faster(c, x, own, ptrs, x->workspace ? p + a + b + r + bias : NULL);
     kb_device_free(c->device, p, bytes);
     return true;
 }

@@ -1,10 +1,11 @@
 /* device_op.c: one operator on a device's tensors: eager there, and what has no device code.
  *
- * EAGER. An operator is a graph of one node, compiled like any other and kept, by its operator, types and words. A result that is no fresh row-major
- * tensor of the inferred dtype (an in-place operator's target) gets a second node that copies into it; both are one kernel.
+ * EAGER. An operator is a graph of one node, compiled like any other and kept, by its operator, types and words. A result that is no
+ * fresh row-major tensor of the inferred dtype (an in-place operator's target) gets a second node that copies into it; both are one
+ * kernel.
  *
- * ON THE HOST. An operator without generated code is run by its eager kernel on copies of what its operands' views span, and its results are copied back. It
- * is counted by name, so that reports can say so; values and errors are eager's own.
+ * ON THE HOST. An operator without generated code is run by its eager kernel on copies of what its operands' views span, and its results
+ * are copied back. It is counted by name, so that reports can say so; values and errors are eager's own.
  */
 #include "base/error.h"
 #include "codegen/device_internal.h"
@@ -65,7 +66,8 @@ kn_status cg_device_host_call(int device, const kb_call *c, bool write)
     for (int k = 0; k < c->n_in && s == KN_OK; k++, n++) {
         int same = -1;
         for (int j = 0; j < k && same < 0; j++)
-            if (!c->in[k].weak && c->in[k].layout && twins[j].data && c->in[j].data == c->in[k].data && kb_layout_equal(c->in[j].layout, c->in[k].layout))
+            if (!c->in[k].weak && c->in[k].layout && twins[j].data && c->in[j].data == c->in[k].data
+                && kb_layout_equal(c->in[j].layout, c->in[k].layout))
                 same = j;
         if (same >= 0)
             in[k] = in[same];
@@ -258,7 +260,8 @@ static entry *find(const key *k, uint64_t hash)
     return NULL;
 }
 
-/* The entry for this call, made where it is missing; NULL after a failure. Entries stay to the end: past the limit a call's program is its own. */
+/* The entry for this call, made where it is missing; NULL after a failure. Entries stay to the end: past the limit a call's program is
+ * its own. */
 static entry *entry_of(const kb_call *c, int64_t n_words, bool plain, bool *own)
 {
     key k;

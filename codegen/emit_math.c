@@ -1,8 +1,8 @@
 /* emit_math.c: base/mathfn.inc and base/bodies.def expanded into loop IR.
  *
- * Each primitive of those texts becomes one instruction, so generated code computes what the eager kernels compute, operation for operation. f64
- * functions are calls of the C library's scalar function, as in eager. Rows that need a primitive which the loop IR lacks (integer power, bool results
- * of vectors of bits) are left out: cg_body_find gives NULL and the op stays an eager step.
+ * Each primitive of those texts becomes one instruction, so generated code computes what the eager kernels compute, operation for
+ * operation. f64 functions are calls of the C library's scalar function, as in eager. Rows that need a primitive which the loop IR lacks
+ * (integer power, bool results of vectors of bits) are left out: cg_body_find gives NULL and the op stays an eager step.
  */
 #include "codegen/emit_math.h"
 #include <math.h>
@@ -197,7 +197,10 @@ static bool is_float(uint8_t t) { return t == KN_F32 || t == KN_F64; }
 /* f64 functions are the C library's on every path. */
 #define FUNCTION1(name) static uint32_t fn_##name(lp_kernel *k, uint32_t a) { return type_of(k, a) == KN_F32 ? km_##name(k, a) : call1(k, #name, a); }
 #define FUNCTION2(name) \
-    static uint32_t fn_##name(lp_kernel *k, uint32_t a, uint32_t b) { return type_of(k, a) == KN_F32 ? km_##name(k, a, b) : call2(k, #name, a, b); }
+    static uint32_t fn_##name(lp_kernel *k, uint32_t a, uint32_t b) \
+    { \
+        return type_of(k, a) == KN_F32 ? km_##name(k, a, b) : call2(k, #name, a, b); \
+    }
 /* Of which fast kernels have forms of their own */
 #define FUNCTION1_FAST(name) \
     static uint32_t fn_##name(lp_kernel *k, uint32_t a) \

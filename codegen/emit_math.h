@@ -1,5 +1,5 @@
-/* emit_math.h: pointwise bodies and constants as instructions of the loop IR. Values are instruction numbers; UINT32_MAX stands for failure and
- * passes through every function, so that callers check once. */
+/* emit_math.h: pointwise bodies and constants as instructions of the loop IR. Values are instruction numbers; UINT32_MAX stands for
+ * failure and passes through every function, so that callers check once. */
 #ifndef EMIT_MATH_H
 #define EMIT_MATH_H
 #include "codegen/loop.h"

@@ -1,11 +1,11 @@
 /* exec.c: running a program.
  *
- * A run builds a table of base addresses (arena, constants, scalars, inputs, outputs) on the stack and goes through the steps; each pointer is a base
- * plus an offset that planning fixed. Allocated are the outputs and one arena block, before the first step; small arenas live on the stack. The program
- * itself is never written, so any number of threads may run it at once.
+ * A run builds a table of base addresses (arena, constants, scalars, inputs, outputs) on the stack and goes through the steps; each
+ * pointer is a base plus an offset that planning fixed. Allocated are the outputs and one arena block, before the first step; small
+ * arenas live on the stack. The program itself is never written, so any number of threads may run it at once.
  *
- * Kernels split rows, or blocks of the inner dimension, among threads when the work is worth it; pieces don't influence results. Code runs under the
- * default floating-point environment (CAPTURE 18).
+ * Kernels split rows, or blocks of the inner dimension, among threads when the work is worth it; pieces don't influence results. Code
+ * runs under the default floating-point environment (CAPTURE 18).
  */
 #include "base/error.h"
 #include "base/pool.h"
@@ -29,7 +29,8 @@ typedef struct piece {
 /* What one run has besides its table of bases. */
 typedef struct run { const kb_source *sources; const int64_t *scalars; int threads; const uint32_t *spans; } run;
 
-/* The kernel on a part, with the worker's own scratch: on its stack, or a part of the arena. A kernel without any takes `ptrs` as they are. */
+/* The kernel on a part, with the worker's own scratch: on its stack, or a part of the arena. A kernel without any takes `ptrs` as they
+ * are. */
 static __attribute__((noinline)) void run_with_scratch(const piece *p, void *const *ptrs, const int64_t *part, int worker)
 {
     const cg_step *st = p->st;
@@ -153,7 +154,8 @@ static kn_status run_planes(const cg_program *p, const cg_step *st, char *const 
     void *ptrs[2][CG_MAX_BUFFERS];
     int64_t own[2][32];
     kb_conv_chain c = {.first = opened_conv(st->product, bases, r), .second = opened_conv(st->then->product, bases, r), .between = finish_planes};
-    piece first = open_piece(p, st, bases, r->scalars, ptrs[0], own[0]), second = open_piece(p, st->then, bases, r->scalars, ptrs[1], own[1]);
+    piece first = open_piece(p, st, bases, r->scalars, ptrs[0], own[0]),
+          second = open_piece(p, st->then, bases, r->scalars, ptrs[1], own[1]);
     c.arg = &first;
     c.first.whole_rows = st->product->whole_rows;
     c.second.finish = finish_rows;
@@ -283,8 +285,8 @@ static void free_outputs(const cg_program *p, void **outputs, int n)
 }
 
 /* given: blocks for the outputs; NULL: they are allocated, into `outputs`. */
-static kn_status run_program(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void *const *given, void **outputs,
-                             bool *wrote)
+static kn_status run_program(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void *const *given,
+                             void **outputs, bool *wrote)
 {
     char small[STACK_ARENA] __attribute__((aligned(64)));
     char *few[STACK_BASES], **bases = few, *arena = small;
@@ -331,7 +333,8 @@ static kn_status run_program(const cg_program *p, void *const *inputs, const kb_
     return s;
 }
 
-kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void **outputs, bool *wrote)
+kn_status cg_run_once(const cg_program *p, void *const *inputs, const kb_source *sources, const int64_t *scalars, void **outputs,
+                      bool *wrote)
 {
     return run_program(p, inputs, sources, scalars, NULL, outputs, wrote);
 }

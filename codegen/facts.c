@@ -1,11 +1,12 @@
 /* facts.c: what a graph's nodes are to the code generator, and the order that must hold between them.
  *
- * ORDER. A node depends on the last writer of each storage that it reads; a write depends on the last writer of its storage and on all that have
- * read it since. Inputs of one alias class are one storage here. A fresh result is the first write of its own storage.
+ * ORDER. A node depends on the last writer of each storage that it reads; a write depends on the last writer of its storage and on all
+ * that have read it since. Inputs of one alias class are one storage here. A fresh result is the first write of its own storage.
  *
- * KIND. What can be part of a generated kernel: pointwise ops with a body, in every dtype; copies that views make; writes whose target is no operand seen
- * through another map; reductions over trailing axes, on the CPU over neighbouring axes before them too; softmax and layer_norm over trailing axes;
- * batch_norm in evaluation. The rest is CG_EAGER, empty tensors included. CG_PRODUCT is a call of the matrix product or of a convolution, prepared.
+ * KIND. What can be part of a generated kernel: pointwise ops with a body, in every dtype; copies that views make; writes whose target
+ * is no operand seen through another map; reductions over trailing axes, on the CPU over neighbouring axes before them too; softmax and
+ * layer_norm over trailing axes; batch_norm in evaluation. The rest is CG_EAGER, empty tensors included. CG_PRODUCT is a call of the
+ * matrix product or of a convolution, prepared.
  */
 #include "base/body.h"
 #include "base/device.h"
@@ -121,7 +122,8 @@ static int64_t middle(const kb_type *x, const int64_t *list, int64_t *cols)
     return mask ? 0 : inner;
 }
 
-/* Reductions over axes before the last: columns side by side, from a width on that vectors fill. Few long ones: the eager kernel shares each among threads. */
+/* Reductions over axes before the last: columns side by side, from a width on that vectors fill. Few long ones: the eager kernel shares
+ * each among threads. */
 static bool is_columns(const ir_graph *g, const ir_node *n, cg_fact *f)
 {
     enum { NARROW = 16, FEW = 1024, LONG = 1 << 12 };
@@ -168,7 +170,8 @@ static cg_kind composite_kind(const ir_graph *g, const ir_node *n, bool on_devic
     const int64_t *w = ir_words(g, n);
     if (n->op != OP_softmax && n->op != OP_log_softmax && n->op != OP_layer_norm)
         return CG_EAGER;
-    if (!(is_float(x->dtype) || (on_device && is_half(x->dtype))) || g->types[n->type].dtype != x->dtype || x->rank == 0 || !is_float(f->math))
+    if (!(is_float(x->dtype) || (on_device && is_half(x->dtype))) || g->types[n->type].dtype != x->dtype || x->rank == 0
+        || !is_float(f->math))
         return CG_EAGER;
     f->numel = cg_numel(x);
     f->inner = 1;
@@ -194,7 +197,8 @@ static bool is_channel_norm(const cg_facts *facts, uint32_t at, cg_fact *f)
     const ir_graph *g = facts->g;
     const ir_node *n = &g->nodes[at];
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
-    if (n->op != OP_batch_norm || ir_words(g, n)[0] || n->n_in < 5 || !ir_is(ir_in(g, n, 4)) || (x->dtype != KN_F32 && x->dtype != KN_F64) || f->numel == 0)
+    if (n->op != OP_batch_norm || ir_words(g, n)[0] || n->n_in < 5 || !ir_is(ir_in(g, n, 4)) || (x->dtype != KN_F32 && x->dtype != KN_F64)
+        || f->numel == 0)
         return false;
     for (int k = 1; k < 5; k++)
         if (ir_is(ir_in(g, n, k)) && ir_type(g, ir_in(g, n, k))->dtype != x->dtype)
@@ -234,7 +238,8 @@ static bool is_product(const ir_graph *g, const ir_node *n, bool on_device, cg_f
     if (!most || (t->dtype != KN_F32 && !(on_device && is_half(t->dtype))))
         return false;
     for (int k = 0; k < n->n_in; k++)
-        if (k < most ? ir_is(ir_in(g, n, k)) && (cg_is_weak(g, ir_in(g, n, k)) || ir_type(g, ir_in(g, n, k))->dtype != t->dtype) : !is_one(g, ir_in(g, n, k)))
+        if (k < most ? ir_is(ir_in(g, n, k)) && (cg_is_weak(g, ir_in(g, n, k)) || ir_type(g, ir_in(g, n, k))->dtype != t->dtype)
+                     : !is_one(g, ir_in(g, n, k)))
             return false;
     const kb_type *b = ir_type(g, ir_in(g, n, n->op == OP_addmm ? 2 : 1));
     f->inner = n->op == OP_linear ? b->size[0].v : b->rank > 1 ? b->size[b->rank - 1].v : 1;
@@ -304,7 +309,8 @@ static cg_kind custom_kind(const ir_graph *g, const ir_node *n, cg_fact *f)
     return f->cost > CG_MAX_COST / 2 ? CG_EAGER : CG_POINT;
 }
 
-/* Does the write fill the next part, from `covered` on along one dimension, of a row-major storage of type t? Gives where the part ends, or -1. */
+/* Does the write fill the next part, from `covered` on along one dimension, of a row-major storage of type t? Gives where the part ends,
+ * or -1. */
 static int64_t fills(const ir_graph *g, const ir_node *write, const kb_type *t, int64_t covered, int *dim)
 {
     ir_ref target = ir_in(g, write, 0), source = ir_in(g, write, 1);
@@ -401,7 +407,8 @@ static bool add_dep(cg_facts *f, cg_fact *me, int32_t on, int32_t self)
     return KB_PUSH(&f->deps, &f->n_deps, &f->cap_deps, on);
 }
 
-/* A write to an input waits for what may fail before it: a program that fails must not have written. (A check after a write begins a graph of its own: tracer/frame.c.) */
+/* A write to an input waits for what may fail before it: a program that fails must not have written. (A check after a write begins a
+ * graph of its own: tracer/frame.c.) */
 static bool order_by_checks(cg_facts *f, uint32_t at, bool write)
 {
     const ir_node *n = &f->g->nodes[at];
@@ -443,7 +450,8 @@ static bool note_node(cg_facts *f, trail *trails, uint32_t at)
     return order_by_checks(f, at, write);
 }
 
-/* The IR gives all inputs of an alias class the first one's root: that orders accesses. Addresses are found through the chain of views. Projections: by operator. */
+/* The IR gives all inputs of an alias class the first one's root: that orders accesses. Addresses are found through the chain of views.
+ * Projections: by operator. */
 static void set_homes(cg_facts *f)
 {
     const ir_graph *g = f->g;

@@ -1,15 +1,16 @@
 /* fuse.c: which nodes share a kernel.
  *
- * Every node starts as a group of its own. Groups that pass values to one another are merged in program order, then groups that read the same large
- * operand. Three questions, three functions:
+ * Every node starts as a group of its own. Groups that pass values to one another are merged in program order, then groups that read the
+ * same large operand. Three questions, three functions:
  *
  *   legal       one iteration space fits all members; a value passed inside is read where it was made (same map), for it never reaches memory; where a
  *               storage is written, every access to it in the group has the same map, so that points stay independent and order is kept; limits hold
  *   acyclic     no way leads from one group through others to the other
  *   worthwhile  bytes are saved and code stays small
  *
- * Last, a group that reads a product's result in the product's own rows is attached to it: the two are one step. So is a second product that takes what
- * the group makes of them (attention; chain.c). Copies of results into another order fall away where the operator can write in that order (sink.c).
+ * Last, a group that reads a product's result in the product's own rows is attached to it: the two are one step. So is a second product
+ * that takes what the group makes of them (attention; chain.c). Copies of results into another order fall away where the operator can
+ * write in that order (sink.c).
  *
  * Nothing is computed twice by this file; lower.c recomputes cheap values between the phases of a kernel.
  */
@@ -140,7 +141,8 @@ static bool few_rounds(const cg_facts *f, const set *s)
     int8_t rounds[CG_MAX_NODES];
     for (int i = 0; i < s->n; i++) {
         const ir_node *n = &f->g->nodes[s->nodes[i]];
-        bool one = n->op == OP_sum || n->op == OP_prod || n->op == OP_amax || n->op == OP_amin || n->op == OP_all || n->op == OP_any || n->op == OP_mean;
+        bool one = n->op == OP_sum || n->op == OP_prod || n->op == OP_amax || n->op == OP_amin || n->op == OP_all || n->op == OP_any
+                   || n->op == OP_mean;
         int own = !f->node[s->nodes[i]].inner || f->node[s->nodes[i]].kind == CG_CHANNEL_NORM ? 0 : one ? 1 : 2, before = 0;
         for (int k = 0; k < n->n_in; k++) {
             int32_t src = f->src[n->in + (uint32_t)k];
@@ -190,8 +192,8 @@ static void span(walk *w, const cg_group *g)
         w->gap[i] = i - 1;
 }
 
-/* Does a way lead from group `from` to group `to` through another group? Walks dependences backwards from `to`, as far as `from` can be: before a gap
- * that no group spans, dependences lead to groups before it only. */
+/* Does a way lead from group `from` to group `to` through another group? Walks dependences backwards from `to`, as far as `from` can be:
+ * before a gap that no group spans, dependences lead to groups before it only. */
 static bool way_around(const cg_facts *f, const cg_groups *gs, walk *w, int32_t from, int32_t to)
 {
     int64_t top = 0;
@@ -322,8 +324,8 @@ static bool is_row_major(const cg_space *s, const cg_access *a)
     return !a->row && a->offset == 0;
 }
 
-/* Can a kernel work on a product's rows as they are finished? It goes over the very elements that the product has, in rows as long as its; it meets the
- * product's storage at these elements only; what it writes besides is fresh. */
+/* Can a kernel work on a product's rows as they are finished? It goes over the very elements that the product has, in rows as long as
+ * its; it meets the product's storage at these elements only; what it writes besides is fresh. */
 static bool follows(const cg_facts *f, const cg_group *g, int32_t product)
 {
     const cg_fact *p = &f->node[product];

@@ -1,7 +1,7 @@
 /* internal.h: what the files of codegen/ share: facts about a graph, groups, and programs.
  *
- * The way of a graph: facts.c (who writes what, which order must hold, what can be fused) → fuse.c (groups) → lower.c (a kernel each) → plan.c (order,
- * memory) → code.c (code) → exec.c (run). compile.c leads.
+ * The way of a graph: facts.c (who writes what, which order must hold, what can be fused) → fuse.c (groups) → lower.c (a kernel each) →
+ * plan.c (order, memory) → code.c (code) → exec.c (run). compile.c leads.
  */
 #ifndef CG_INTERNAL_H
 #define CG_INTERNAL_H
@@ -157,7 +157,8 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs);
 kn_status cg_order(cg_facts *f, cg_groups *gs);
 void cg_groups_fini(cg_groups *gs);
 
-/* Does anybody outside the group need what it leaves in the storage of its member's result? (the last write of that storage in the group only) */
+/* Does anybody outside the group need what it leaves in the storage of its member's result? (the last write of that storage in the group
+ * only) */
 bool cg_is_stored(const cg_facts *f, const cg_group *members, uint32_t node);
 
 /* ---- lowered kernels ------------------------------------------------------------------------------------------------------------------ */
@@ -174,7 +175,8 @@ kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by
 
 /* planes.c: of neighbours in the order, which convolutions hand their planes on? Sets then and inside. */
 void cg_link_planes(const cg_facts *f, cg_groups *gs, const cg_lowered *lowered);
-/* plan.c: do two buffers of a kernel hold the same elements at the same places? Is q never loaded in a later phase than r is first stored? */
+/* plan.c: do two buffers of a kernel hold the same elements at the same places? Is q never loaded in a later phase than r is first
+ * stored? */
 bool cg_same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b);
 bool cg_read_before(const lp_kernel *k, uint32_t q, uint32_t r);
 
@@ -296,7 +298,8 @@ void cg_run_jobs(cg_program *p, int64_t n, void (*run)(void *arg, int64_t begin,
 kn_status cg_make_code(cg_program *p, cg_lowered *lowered, const char *dump_dir);
 void cg_kernel_release(cg_kernel_entry *e);
 bool cg_kernel_improve(cg_kernel_entry *e);     /* of a kernel with quick code: better code. False: it stays as it is */
-/* tiers.c: the kernel, counted by the caller for it, waits for better code; false: it can't, and isn't taken. cg_tiers_go_on: somebody still waits. */
+/* tiers.c: the kernel, counted by the caller for it, waits for better code; false: it can't, and isn't taken. cg_tiers_go_on: somebody
+ * still waits. */
 bool cg_tiers_add(cg_kernel_entry *e);
 void cg_tiers_go_on(void);
 void cg_tiers_stop(void);                       /* what waits is dropped, what is under way waited for */

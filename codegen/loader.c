@@ -1,12 +1,12 @@
 /* loader.c: an ELF object of one kernel into memory.
  *
- * The code generator emits position-independent objects of a simple form: .text and read-only constants, no writable data, references among themselves
- * and to the helpers of libm.c. Loading one is a page or two of memory, a copy, some relocations, and a change of protection: about ten
- * microseconds, and no LLVM. Memory is never writable and executable at once. Helpers may be further away than a call reaches: each symbol has a stub
- * (a jump through the address that stands behind it).
+ * The code generator emits position-independent objects of a simple form: .text and read-only constants, no writable data, references
+ * among themselves and to the helpers of libm.c. Loading one is a page or two of memory, a copy, some relocations, and a change of
+ * protection: about ten microseconds, and no LLVM. Memory is never writable and executable at once. Helpers may be further away than a
+ * call reaches: each symbol has a stub (a jump through the address that stands behind it).
  *
- * Objects also come from disk, so nothing that they say is believed: every offset, size, index and type is checked, and an object of another form is refused
- * with a sentence. What the code itself does is the checksum's business (cache.c).
+ * Objects also come from disk, so nothing that they say is believed: every offset, size, index and type is checked, and an object of
+ * another form is refused with a sentence. What the code itself does is the checksum's business (cache.c).
  */
 #include "base/error.h"
 #include "codegen/object.h"
@@ -42,7 +42,10 @@ static bool refuse(object *o, const char *why)
 
 static bool inside(uint64_t offset, uint64_t size, uint64_t whole) { return offset <= whole && size <= whole - offset; }
 
-static bool is_loaded(const object *o, uint32_t i) { return i < (uint32_t)o->n_sections && (o->section[i].sh_flags & SHF_ALLOC) && o->section[i].sh_size; }
+static bool is_loaded(const object *o, uint32_t i)
+{
+    return i < (uint32_t)o->n_sections && (o->section[i].sh_flags & SHF_ALLOC) && o->section[i].sh_size;
+}
 
 static bool read_sections(object *o)
 {
@@ -50,10 +53,11 @@ static bool read_sections(object *o)
     if (o->bytes < sizeof h)
         return refuse(o, "it is too short");
     memcpy(&h, o->at, sizeof h);
-    if (memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 || h.e_ident[EI_CLASS] != ELFCLASS64 || h.e_ident[EI_DATA] != ELFDATA2LSB || h.e_type != ET_REL
-        || h.e_machine != EM_X86_64)
+    if (memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 || h.e_ident[EI_CLASS] != ELFCLASS64 || h.e_ident[EI_DATA] != ELFDATA2LSB
+        || h.e_type != ET_REL || h.e_machine != EM_X86_64)
         return refuse(o, "it is no object for this machine");
-    if (h.e_shentsize != sizeof(Elf64_Shdr) || h.e_shnum > MAX_SECTIONS || !inside(h.e_shoff, (uint64_t)h.e_shnum * sizeof(Elf64_Shdr), o->bytes))
+    if (h.e_shentsize != sizeof(Elf64_Shdr) || h.e_shnum > MAX_SECTIONS
+        || !inside(h.e_shoff, (uint64_t)h.e_shnum * sizeof(Elf64_Shdr), o->bytes))
         return refuse(o, "its sections are out of bounds");
     o->n_sections = h.e_shnum;
     memcpy(o->section, o->at + h.e_shoff, (size_t)h.e_shnum * sizeof(Elf64_Shdr));
@@ -92,7 +96,8 @@ static bool read_symbols(object *o)
     for (int i = 0; i < o->n_sections; i++)
         if (o->section[i].sh_type == SHT_SYMTAB) {
             const Elf64_Shdr *s = &o->section[i];
-            if (o->symbols || s->sh_entsize != sizeof(Elf64_Sym) || s->sh_link >= (uint32_t)o->n_sections || s->sh_size / sizeof(Elf64_Sym) > UINT16_MAX)
+            if (o->symbols || s->sh_entsize != sizeof(Elf64_Sym) || s->sh_link >= (uint32_t)o->n_sections
+                || s->sh_size / sizeof(Elf64_Sym) > UINT16_MAX)
                 return refuse(o, "its symbol table is odd");
             const Elf64_Shdr *names = &o->section[s->sh_link];
             if (names->sh_type != SHT_STRTAB || !names->sh_size || o->at[names->sh_offset + names->sh_size - 1])
@@ -138,7 +143,8 @@ static bool resolve(object *o, uint32_t i, uint64_t *address, bool *far)
 
 static bool relocate(object *o, const Elf64_Rela *r, char *section, uint64_t section_size)
 {
-    uint64_t symbol, stub = (uint64_t)(uintptr_t)o->memory + o->stubs + ELF64_R_SYM(r->r_info) * STUB, at = (uint64_t)(uintptr_t)section + r->r_offset;
+    uint64_t symbol, stub = (uint64_t)(uintptr_t)o->memory + o->stubs + ELF64_R_SYM(r->r_info) * STUB,
+                     at = (uint64_t)(uintptr_t)section + r->r_offset;
     bool far, wide = ELF64_R_TYPE(r->r_info) == R_X86_64_64 || ELF64_R_TYPE(r->r_info) == R_X86_64_PC64;
     if (!inside(r->r_offset, wide ? 8 : 4, section_size))
         return refuse(o, "a relocation is out of bounds");

@@ -1,12 +1,12 @@
 /* loop.c: building, comparing and checking kernels of the loop IR (loop.h says what they mean).
  *
- * Instructions are appended phase after phase, so that each phase is a contiguous run. lp_emit unites equal pure instructions: element values within
- * their phase, row values within the kernel. Loads are united within a phase: a phase loads before it stores to the same memory, so both give the
- * same value. Only folds that keep every bit happen here: x * 1, and
+ * Instructions are appended phase after phase, so that each phase is a contiguous run. lp_emit unites equal pure instructions: element
+ * values within their phase, row values within the kernel. Loads are united within a phase: a phase loads before it stores to the same
+ * memory, so both give the same value. Only folds that keep every bit happen here: x * 1, and
  * upper bounds of what is known to lie below.
  *
- * lp_verify refuses a kernel that a backend could misread: operands out of order, types that don't agree, element values used across phases,
- * buffers whose flags lie.
+ * lp_verify refuses a kernel that a backend could misread: operands out of order, types that don't agree, element values used across
+ * phases, buffers whose flags lie.
  */
 #include "codegen/loop.h"
 #include "base/error.h"
@@ -278,8 +278,8 @@ uint64_t lp_hash(const lp_kernel *k)
 
 bool lp_same_form(const lp_kernel *a, const lp_kernel *b)
 {
-    if (a->fast != b->fast || a->n_outer != b->n_outer || huge(a) != huge(b) || a->n_insts != b->n_insts || a->n_buffers != b->n_buffers || a->n_scalars != b->n_scalars
-        || a->n_phases != b->n_phases || a->columns != b->columns)
+    if (a->fast != b->fast || a->n_outer != b->n_outer || huge(a) != huge(b) || a->n_insts != b->n_insts || a->n_buffers != b->n_buffers
+        || a->n_scalars != b->n_scalars || a->n_phases != b->n_phases || a->columns != b->columns)
         return false;
     for (int64_t i = 0; i < a->n_buffers; i++)
         if (lp_buffer_form(a, i) != lp_buffer_form(b, i) || a->buffers[i].offset != b->buffers[i].offset)
@@ -386,7 +386,17 @@ static kn_status check_types(const lp_kernel *k, int64_t at)
     case LP_RCP: case LP_RSQRT:
         return a == KN_F32 && i->type == KN_F32 && k->fast ? KN_OK : bad(k, at, "approximations are of f32, in fast kernels");
     case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RINT: case LP_FLOOR:
-    case LP_CEIL: case LP_TRUNC: case LP_COPYSIGN: case LP_LT: case LP_LE: case LP_GT: case LP_GE: case LP_EQ: case LP_NE: case LP_AND: case LP_OR:
+    case LP_CEIL:
+    case LP_TRUNC:
+    case LP_COPYSIGN:
+    case LP_LT:
+    case LP_LE:
+    case LP_GT:
+    case LP_GE:
+    case LP_EQ:
+    case LP_NE:
+    case LP_AND:
+    case LP_OR:
     case LP_XOR: case LP_SHL: case LP_SHR: case LP_USHR: case LP_CALL1: case LP_CALL2: case LP_CONST: case LP_SCALAR: case LP_SIZE:
     case LP_INDEX: case LP_OP_COUNT:
         break;

@@ -1,33 +1,35 @@
-/* loop.h: the loop IR that every backend reads. One kernel is a nest: parallel outer dimensions ("rows"), one inner dimension, and a list of PHASES run
- * one after another for each row.
+/* loop.h: the loop IR that every backend reads. One kernel is a nest: parallel outer dimensions ("rows"), one inner dimension, and a
+ * list of PHASES run one after another for each row.
  *
  *   for each row (outer coordinates):
  *       phase 0: for i in inner: map instructions …, reduce …        (LP_MAP)
  *       phase 1: row instructions, once                              (LP_ROW)
  *       phase 2: for i in inner: …
  *
- * VALUES. An instruction's result is an element value (LP_MAP, differs along the row) or a row value (uniform: LP_ROW instructions, CONST, SCALAR, REDUCE).
- * Element values may be used in their own phase only; row values in their own LP_ROW phase after their definition and in all later phases (a REDUCE's only
- * after its phase). What a later phase needs again is computed again or stored to a buffer and loaded: a LOAD sees STOREs of earlier phases of the same row.
- * REDUCE follows CAPTURE 15 over the inner dimension: chunks of 4,096; 32 lanes; a lane starts with its first element; folds 16, 8, 4, 2, 1; chunks in order.
+ * VALUES. An instruction's result is an element value (LP_MAP, differs along the row) or a row value (uniform: LP_ROW instructions,
+ * CONST, SCALAR, REDUCE). Element values may be used in their own phase only; row values in their own LP_ROW phase after their
+ * definition and in all later phases (a REDUCE's only after its phase). What a later phase needs again is computed again or stored to a
+ * buffer and loaded: a LOAD sees STOREs of earlier phases of the same row. REDUCE follows CAPTURE 15 over the inner dimension: chunks of
+ * 4,096; 32 lanes; a lane starts with its first element; folds 16, 8, 4, 2, 1; chunks in order.
  *
- * COLUMNS. Where k->columns is set, the last outer dimension lies closer in memory than the inner one: a reduction over leading or middle axes. Machine code then
- * goes along the columns side by side, a piece of some hundred at a time, phase after phase; row values are one a column. Nothing else differs but REDUCE, which
- * follows CAPTURE 15 for other axes: element after element in blocks of 256, blocks in order.
+ * COLUMNS. Where k->columns is set, the last outer dimension lies closer in memory than the inner one: a reduction over leading or
+ * middle axes. Machine code then goes along the columns side by side, a piece of some hundred at a time, phase after phase; row values
+ * are one a column. Nothing else differs but REDUCE, which follows CAPTURE 15 for other axes: element after element in blocks of 256,
+ * blocks in order.
  *
- * BUFFERS. Element (o, i) of buffer b is at byte base + (offset + sum o[d]*stride[d] + i*inner_stride) * elem. Two buffers of a kernel may be the same memory only
- * where the loads and stores of the kernel are at the same coordinates (in place), never at different ones.
+ * BUFFERS. Element (o, i) of buffer b is at byte base + (offset + sum o[d]*stride[d] + i*inner_stride) * elem. Two buffers of a kernel
+ * may be the same memory only where the loads and stores of the kernel are at the same coordinates (in place), never at different ones.
  *
- * SIZES. Machine code takes outer sizes and strides at run time, from the SHAPE that lp_shape writes. It may hold: the number of dimensions, which outer
- * strides are zero, whether an inner stride (of columns: the last outer one) is 0, 1 or another, buffer offsets, hints, and the inner size where
- * inner.sym is 0. Where inner.sym is set, the inner size is a run-time value too: one compiled kernel serves every size.
- * Rows whose length the code knows are faster when they are short.
+ * SIZES. Machine code takes outer sizes and strides at run time, from the SHAPE that lp_shape writes. It may hold: the number of
+ * dimensions, which outer strides are zero, whether an inner stride (of columns: the last outer one) is 0, 1 or another, buffer offsets,
+ * hints, and the inner size where inner.sym is 0. Where inner.sym is set, the inner size is a run-time value too: one compiled kernel
+ * serves every size. Rows whose length the code knows are faster when they are short.
  *
- * FAST kernels (KN_FAST) may differ from eager's bits: f16 and bf16 are rounded where they are stored, lp_emit relaxes what it is given (relax.c), and a
- * backend may multiply into a sum. All else in this text holds for them too. They share code with no other kernel.
+ * FAST kernels (KN_FAST) may differ from eager's bits: f16 and bf16 are rounded where they are stored, lp_emit relaxes what it is given
+ * (relax.c), and a backend may multiply into a sum. All else in this text holds for them too. They share code with no other kernel.
  *
- * Kernels are equal when one's machine code serves the other: lp_hash and lp_equal ignore names and run-time sizes. Who interprets a kernel uses his
- * own copy, for its sizes.
+ * Kernels are equal when one's machine code serves the other: lp_hash and lp_equal ignore names and run-time sizes. Who interprets a
+ * kernel uses his own copy, for its sizes.
  */
 #ifndef LOOP_H
 #define LOOP_H
@@ -50,11 +52,13 @@ typedef enum lp_reduce { LP_RED_SUM = 0, LP_RED_PROD = 1,
     LP_RED_MAX_ANY = 4, LP_RED_MIN_ANY = 5, /* for softmax: NaNs are ignored (an all-NaN row may give -inf/inf), the sign of a zero result is free */
     LP_RED_AND = 6, LP_RED_OR = 7           /* over predicates */
 } lp_reduce;
-/* QUOT's promise, which lets a backend multiply by 1 / d and correct: |d| lies within 2^-40 … 2^40, and each |x| within 2^-60 … 2^60 unless x or d is a NaN. */
+/* QUOT's promise, which lets a backend multiply by 1 / d and correct: |d| lies within 2^-40 … 2^40, and each |x| within 2^-60 … 2^60
+ * unless x or d is a NaN. */
 enum { LP_QUOT_X = 60, LP_QUOT_D = 40 };
 /* imm.bits of a SUB of floats whose result is a NaN or not above zero (a row's maximum is taken off): bounds above need no check. */
 enum { LP_NOT_POSITIVE = 1 };
-/* LP_RED_MAX / LP_RED_MIN give the element at the first index of the extremum: where the result is a zero, the first zero of the row decides its sign. */
+/* LP_RED_MAX / LP_RED_MIN give the element at the first index of the extremum: where the result is a zero, the first zero of the row
+ * decides its sign. */
 
 typedef struct lp_inst {
     uint16_t op;                    /* lp_op */
@@ -103,7 +107,8 @@ typedef struct lp_kernel {
 lp_kernel *lp_new(const char *name);
 void lp_free(lp_kernel *k);
 void lp_close(lp_kernel *k);                    /* no more instructions come: gives back what only emitting needs */
-/* Both closed, of the same form and one thread's: k gives its instructions up for like's. False, and nothing has changed: memory is short. */
+/* Both closed, of the same form and one thread's: k gives its instructions up for like's. False, and nothing has changed: memory is
+ * short. */
 bool lp_share_insts(lp_kernel *k, lp_kernel *like);
 kn_status lp_open_phase(lp_kernel *k, lp_phase_kind kind);      /* what is emitted from here on belongs to it */
 /* INDEX numbers dimensions from the outermost; the inner one is n_outer. A phase loads before it stores to the same memory. */
@@ -132,7 +137,8 @@ static inline bool lp_reduces(const lp_kernel *k)
 bool lp_wants_inner(const lp_kernel *k);        /* code for a known inner size would be faster */
 void lp_set_ahead(lp_kernel *k);                /* the hints of buffers that are read, from their sizes */
 
-/* What machine code reads of a kernel's sizes: the inner size, the outer sizes, then for each buffer its outer strides and its inner stride in bytes. */
+/* What machine code reads of a kernel's sizes: the inner size, the outer sizes, then for each buffer its outer strides and its inner
+ * stride in bytes. */
 static inline int64_t lp_shape_words(const lp_kernel *k) { return 1 + k->n_outer + k->n_buffers * (k->n_outer + 1); }
 void lp_shape(const lp_kernel *k, int64_t *words);
 kn_status lp_verify(const lp_kernel *k);
@@ -140,8 +146,8 @@ extern const char *const lp_op_names[LP_OP_COUNT];
 extern const uint8_t lp_op_operands[LP_OP_COUNT];       /* how many values it takes: a, b, c in this order */
 bool lp_is_row_value(const lp_kernel *k, uint32_t i);   /* uniform along the row and visible to later phases */
 
-/* Machine code of a kernel: rows [row0, row1) of the flattened outer dimensions, inner elements [i0, i1) (a kernel with reductions or more than one phase
- * is always given the whole inner dimension). ptrs: one a buffer; scalars: 8-byte values; shape: see lp_shape. */
+/* Machine code of a kernel: rows [row0, row1) of the flattened outer dimensions, inner elements [i0, i1) (a kernel with reductions or
+ * more than one phase is always given the whole inner dimension). ptrs: one a buffer; scalars: 8-byte values; shape: see lp_shape. */
 typedef void (*lp_fn)(void *const *ptrs, const int64_t *scalars, const int64_t *shape, int64_t row0, int64_t row1, int64_t i0, int64_t i1);
 
 /* The definition in plain C, element by element, slow: the oracle for backends. */

@@ -1,11 +1,12 @@
 /* lower.c: a group to a kernel of the loop IR.
  *
- * Cells (cells.h) are laid out in passes by their time: row values of time t in a row phase, then one pass along the row. A value that a later pass needs
- * again is computed again when that is cheap; else it is SPILLED: kept in its own output buffer or in a scratch row that belongs to the worker. Where the row is long a
- * result that comes later lends its place instead (softmax: the exponentials stand where the quotients will), so that memory stays what eager needs.
+ * Cells (cells.h) are laid out in passes by their time: row values of time t in a row phase, then one pass along the row. A value that a
+ * later pass needs again is computed again when that is cheap; else it is SPILLED: kept in its own output buffer or in a scratch row
+ * that belongs to the worker. Where the row is long a result that comes later lends its place instead (softmax: the exponentials stand
+ * where the quotients will), so that memory stays what eager needs.
  *
- * Where a kernel both loads and stores a storage (writes in place), the store is LATE: in the last pass, after every load of it. All stores of a phase
- * come after its loads.
+ * Where a kernel both loads and stores a storage (writes in place), the store is LATE: in the last pass, after every load of it. All
+ * stores of a phase come after its loads.
  */
 #include "base/cpu.h"
 #include "base/device.h"
@@ -38,7 +39,10 @@ static int again_cost(const cg_cells *c, int i, int limit)
     return cost;
 }
 
-static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD || v->kind == CELL_PLACE; }
+static bool on_demand(const cg_cell *v)
+{
+    return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD || v->kind == CELL_PLACE;
+}
 
 static int64_t last_cache(void)
 {
@@ -52,9 +56,10 @@ static int64_t last_cache(void)
     return l3;
 }
 
-/* Does a result go around the caches? Where it fills the last one by half (virtual machines report a whole host's), and from 32 MB on; from 16 MB on where no later step reads it.
- * Measured with rows of 16 MB, fetched ahead: stored around the caches they take 0.63 of the time where other work swept these, 1.04 to 1.09 where the calls follow each other,
- * and 1.35 with a reader that comes next, which is then another program's. */
+/* Does a result go around the caches? Where it fills the last one by half (virtual machines report a whole host's), and from 32 MB on;
+ * from 16 MB on where no later step reads it. Measured with rows of 16 MB, fetched ahead: stored around the caches they take 0.63 of the
+ * time where other work swept these, 1.04 to 1.09 where the calls follow each other, and 1.35 with a reader that comes next, which is
+ * then another program's. */
 static bool is_large(const lowering *l, int buffer, int64_t bytes)
 {
     const cg_facts *f = l->c.f;
@@ -167,8 +172,8 @@ static void demand_all(lowering *l)
         }
 }
 
-/* The buffer of a result that can keep cell i until it is made itself, -1. Short rows have room on the worker's stack; of a storage that is touched through
- * another buffer too, nobody can tell. */
+/* The buffer of a result that can keep cell i until it is made itself, -1. Short rows have room on the worker's stack; of a storage that
+ * is touched through another buffer too, nobody can tell. */
 static int lender(const lowering *l, int i)
 {
     const cg_cells *c = &l->c;
@@ -428,7 +433,8 @@ static void finish(lowering *l, cg_lowered *out)
         out->offset[b] = l->scratch[b] ? out->scratch_bytes : l->c.access[b].offset * bytes;
         if (l->scratch[b])
             out->scratch_bytes += (k->inner.size * bytes + 63) / 64 * 64;
-        f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1 && is_large(l, b, total * bytes);
+        f->streaming = f->written && !f->read && l->c.group->product < 0 && !l->scratch[b] && f->inner_stride == 1
+                       && is_large(l, b, total * bytes);
     }
     lp_set_ahead(k);
     k->inner.sym = k->columns || !lp_wants_inner(k) || l->lends;        /* rows that are long anyway share code from the start */
@@ -440,7 +446,10 @@ static void finish(lowering *l, cg_lowered *out)
     for (int64_t i = 0; i < k->n_insts; i++) {
         lp_op op = (lp_op)k->insts[i].op;
         if (k->phases[k->insts[i].phase].kind == LP_MAP)
-            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_QUOT || op == LP_SQRT ? 4 : op == LP_CONST || op == LP_SIZE ? 0 : 1;
+            out->cost += op == LP_CALL1 || op == LP_CALL2                 ? 60
+                         : op == LP_DIV || op == LP_QUOT || op == LP_SQRT ? 4
+                         : op == LP_CONST || op == LP_SIZE                ? 0
+                                                                          : 1;
     }
     out->k = k;
     lp_close(k);
@@ -479,7 +488,8 @@ static kn_status lower(lowering *l, const cg_facts *f, const cg_group *group, in
     return s;
 }
 
-/* Kernels of a form that was met before need no instructions of their own: equal layers are most of a large graph. In a table by form of group + 1. */
+/* Kernels of a form that was met before need no instructions of their own: equal layers are most of a large graph. In a table by form of
+ * group + 1. */
 static void share_insts(cg_lowered *lowered, int32_t group, int32_t *table, uint64_t mask)
 {
     cg_lowered *w = &lowered[group];

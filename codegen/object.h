@@ -1,5 +1,5 @@
-/* object.h: machine code of kernels: ELF objects as the code generator emits them, loaded into memory (loader.c), kept on disk (cache.c), shown to
- * debuggers and profilers (sight.c). None of it needs LLVM.
+/* object.h: machine code of kernels: ELF objects as the code generator emits them, loaded into memory (loader.c), kept on disk
+ * (cache.c), shown to debuggers and profilers (sight.c). None of it needs LLVM.
  */
 #ifndef CG_OBJECT_H
 #define CG_OBJECT_H
@@ -9,8 +9,8 @@
 /* ---- loader.c -------------------------------------------------------------------------------------------------------------------------------- */
 typedef struct cg_code cg_code;                 /* loaded machine code of one kernel */
 
-/* Loads an object (copied) whose one global function is the kernel. `name`, for people, is what debuggers and profilers show. NULL after kb_fail:
- * an object that isn't exactly of the form that the code generator emits is refused; any bytes may be given. */
+/* Loads an object (copied) whose one global function is the kernel. `name`, for people, is what debuggers and profilers show. NULL after
+ * kb_fail: an object that isn't exactly of the form that the code generator emits is refused; any bytes may be given. */
 cg_code *cg_code_load(const void *object, size_t bytes, const char *name, lp_fn *fn);
 void cg_code_release(cg_code *code);            /* NULL: nothing; nobody may be running it */
 size_t cg_code_bytes(const cg_code *code);      /* of its sections in memory */
@@ -34,10 +34,11 @@ typedef struct cg_cache_key {
     const char *library;        /* its file, which has to be as it was; set by who keeps an image, read by nobody else */
 } cg_cache_key;
 
-/* What identifies code for k: its loop IR, this processor, the instruction set, the code generator's build. False: no cache (off, or unusable); then
- * there is nothing to free. */
+/* What identifies code for k: its loop IR, this processor, the instruction set, the code generator's build. False: no cache (off, or
+ * unusable); then there is nothing to free. */
 bool cg_cache_key_of(const lp_kernel *k, cg_cache_key *key);
-/* The same for another kind of code: made from `text` by what `maker` says (its name, options, target), and by the compiler that key->library will name. */
+/* The same for another kind of code: made from `text` by what `maker` says (its name, options, target), and by the compiler that
+ * key->library will name. */
 bool cg_cache_key_of_text(const char *maker, const char *text, cg_cache_key *key);
 void cg_cache_key_free(cg_cache_key *key);
 /* The object under the key in a block that the caller kb_frees; NULL where there is none, or none that is whole, ours and of this build. */

@@ -1,8 +1,8 @@
 /* plan.c: groups in order to steps, and where every value lives.
  *
- * A storage that a step leaves behind is a graph input (it stays where it is), a graph output (a block of its own) or lies in the arena from the step
- * that first writes it to the last that touches it; blocks of 64 bytes, best fit, placed anew where that leaves many
- * holes (arena.c). A kernel's result takes over the block of an operand that dies there when
+ * A storage that a step leaves behind is a graph input (it stays where it is), a graph output (a block of its own) or lies in the arena
+ * from the step that first writes it to the last that touches it; blocks of 64 bytes, best fit, placed anew where that leaves many holes
+ * (arena.c). A kernel's result takes over the block of an operand that dies there when
  * each point reads that operand before it writes, at the same place.
  *
  * Everything about an eager call but its pointers is worked out here: layouts, words, math type.
@@ -176,8 +176,8 @@ static bool reads_as_operand(const cg_facts *f, int32_t product, uint32_t root)
     return false;
 }
 
-/* Beside a product in the same step an operand's block is free for a result only if the product doesn't read it, and the block that the product itself is
- * written to must be nobody's. */
+/* Beside a product in the same step an operand's block is free for a result only if the product doesn't read it, and the block that the
+ * product itself is written to must be nobody's. */
 static bool may_take_over(const planner *pl, const cg_group *g, uint32_t from, uint32_t root)
 {
     if (g->product < 0 || g->second >= 0)
@@ -220,8 +220,8 @@ static bool take_over(planner *pl, const cg_group *g, const cg_lowered *w, uint3
     return false;
 }
 
-/* Where nobody else wants a product's own value, it is written where a result of the kernel that follows will stand, and replaced there. Gives that
- * result's storage, or UINT32_MAX. */
+/* Where nobody else wants a product's own value, it is written where a result of the kernel that follows will stand, and replaced there.
+ * Gives that result's storage, or UINT32_MAX. */
 static uint32_t share_result(const planner *pl, const cg_group *g, const cg_lowered *w, int32_t step)
 {
     uint32_t c = pl->f->node[g->product].home;
@@ -234,7 +234,8 @@ static uint32_t share_result(const planner *pl, const cg_group *g, const cg_lowe
             at = at < 0 ? b : -2;
     for (int r = 0; at >= 0 && r < (int)w->k->n_buffers; r++) {
         const life *l = w->root[r] == UINT32_MAX ? NULL : &pl->lives[w->root[r]];
-        bool once = l && r != at && w->k->buffers[r].written && l->first == step && l->bytes == own->bytes && !w->offset[r] && !w->offset[at];
+        bool once = l && r != at && w->k->buffers[r].written && l->first == step && l->bytes == own->bytes && !w->offset[r]
+                    && !w->offset[at];
         for (int b = 0; b < (int)w->k->n_buffers; b++)
             once = once && (b == r || w->root[b] != w->root[r]);
         if (once && cg_same_map(w->k, &w->k->buffers[at], &w->k->buffers[r]) && cg_read_before(w->k, (uint32_t)at, (uint32_t)r))
@@ -268,7 +269,8 @@ static void place_between(planner *pl, const cg_group *g, const cg_lowered *w)
 static void close_holes(planner *pl)
 {
     int64_t least = cg_arena_least(pl->blocks, pl->n_blocks, pl->gs->n_order), bytes = 0;
-    if (least < 0 || pl->p->arena_bytes <= least + least / 20 || (bytes = cg_arena_pack(pl->blocks, pl->n_blocks)) < 0 || bytes >= pl->p->arena_bytes)
+    if (least < 0 || pl->p->arena_bytes <= least + least / 20 || (bytes = cg_arena_pack(pl->blocks, pl->n_blocks)) < 0
+        || bytes >= pl->p->arena_bytes)
         return;
     pl->p->arena_bytes = bytes;
     for (int64_t i = 0; i < pl->f->g->n_nodes; i++)
@@ -309,7 +311,8 @@ static void plan_memory(planner *pl)
         if (g->second >= 0)
             place_between(pl, g, w);
         for (int32_t i = pl->born[s]; i >= 0; i = pl->lives[i].next)
-            if (!pl->lives[i].slot && !(pl->shares != UINT32_MAX && (uint32_t)i == c) && (!g->fused || linked || !take_over(pl, g, w, (uint32_t)i, s)))
+            if (!pl->lives[i].slot && !(pl->shares != UINT32_MAX && (uint32_t)i == c)
+                && (!g->fused || linked || !take_over(pl, g, w, (uint32_t)i, s)))
                 place_block(pl, (uint32_t)i);
         if (pl->shares != UINT32_MAX) {
             pl->lives[c].slot = pl->lives[pl->shares].slot;
@@ -332,7 +335,8 @@ static cg_place place_of(const planner *pl, uint32_t root, int64_t bytes)
     return (cg_place){l->slot, bytes + (l->slot == CG_SLOT_ARENA || l->slot == CG_SLOT_ROWS ? l->offset : 0)};
 }
 
-/* What is split among threads, and from which size on: work is counted in instructions, memory traffic included; a piece is some microseconds. */
+/* What is split among threads, and from which size on: work is counted in instructions, memory traffic included; a piece is some
+ * microseconds. */
 static void set_split(cg_step *st, int cost)
 {
     enum { PIECE = 250000, BLOCK = 1024 };
@@ -529,7 +533,8 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------------------------ */
-/* The input that a product's B is, all of the time: a weight. -1 where it is none, or the graph writes it, or it has a form for each item of a batch. */
+/* The input that a product's B is, all of the time: a weight. -1 where it is none, or the graph writes it, or it has a form for each
+ * item of a batch. */
 static int32_t weight_of(const planner *pl, const cg_product *r, ir_ref b, cg_place at)
 {
     if (pl->p->device || !is_input(pl->p, at) || (!r->is_conv && r->gemm.n < 2))
@@ -671,7 +676,9 @@ kn_status cg_plan(cg_program *p, const cg_facts *f, const cg_groups *gs, cg_lowe
     pl.blocks = kb_calloc((size_t)g->n_nodes + 1, sizeof *pl.blocks);
     for (int64_t i = 0; p->input_bytes && i < g->n_inputs; i++)
         p->input_bytes[i] = span_of(ir_type(g, g->inputs[i]));
-    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live && pl.written && pl.layout_of && pl.blocks ? KN_OK : kb_error_status();
+    kn_status s = p->output_bytes && p->consts && p->input_bytes && pl.lives && pl.live && pl.written && pl.layout_of && pl.blocks
+                      ? KN_OK
+                      : kb_error_status();
     if (s == KN_OK) {
         pl.born = pl.live + g->n_nodes;
         if (g->n_consts)

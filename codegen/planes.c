@@ -31,7 +31,8 @@ static bool works_in_place(const cg_lowered *w, uint32_t c, uint32_t made)
         from = w->root[b] == c ? b : from;
         to = w->root[b] == made ? b : to;
     }
-    return from >= 0 && to >= 0 && cg_same_map(w->k, &w->k->buffers[from], &w->k->buffers[to]) && cg_read_before(w->k, (uint32_t)from, (uint32_t)to);
+    return from >= 0 && to >= 0 && cg_same_map(w->k, &w->k->buffers[from], &w->k->buffers[to])
+           && cg_read_before(w->k, (uint32_t)from, (uint32_t)to);
 }
 
 static bool legal(const cg_facts *f, const cg_group *a, const cg_group *b, const cg_lowered *w, kb_conv *x, kb_conv *y)
@@ -41,9 +42,9 @@ static bool legal(const cg_facts *f, const cg_group *a, const cg_group *b, const
     ir_ref image = ir_in(f->g, &f->g->nodes[b->product], 0);
     uint32_t c = f->node[a->product].home, made = f->node[image.i - 1].home;
     int32_t maker = f->src[f->g->nodes[b->product].in];
-    return made != c && maker >= 0 && f->node[maker].group == f->node[a->product].group && ir_offset(f->g, image) == 0 && cg_only_inside(f, a, made, b->product)
-        && cg_only_inside(f, a, c, b->product) && cg_conv_of_node(f, a->product, x) && cg_conv_of_node(f, b->product, y) && kb_conv_chain_legal(x, y)
-        && works_in_place(w, c, made);
+    return made != c && maker >= 0 && f->node[maker].group == f->node[a->product].group && ir_offset(f->g, image) == 0
+           && cg_only_inside(f, a, made, b->product) && cg_only_inside(f, a, c, b->product) && cg_conv_of_node(f, a->product, x)
+           && cg_conv_of_node(f, b->product, y) && kb_conv_chain_legal(x, y) && works_in_place(w, c, made);
 }
 
 static bool pays(const kb_conv *x) { return x->batch * x->cout * x->out[0] * x->out[1] * (int64_t)sizeof(float) >= LEAST_BETWEEN; }

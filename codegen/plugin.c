@@ -36,7 +36,8 @@ bool cg_plugin_place(const char *file, int i, char *path, size_t size)
     return *dir && snprintf(path, size, "%s/%s", dir, file) < (int)size;
 }
 
-void *cg_plugin_open(const char *file, const char *entry, bool (*accept)(void *entry, const char *path, char *why, size_t size), char *why, size_t size)
+void *cg_plugin_open(const char *file, const char *entry, bool (*accept)(void *entry, const char *path, char *why, size_t size), char *why,
+                     size_t size)
 {
     char path[1024];
     why[0] = 0;

@@ -1,13 +1,14 @@
-/* relax.c: what KN_FAST allows in a kernel's arithmetic, instruction by instruction, as they are emitted. Each rule changes a result by roundings alone: NaN,
- * infinities and zeros come out as before (but for an intermediate that overflowed, or a product that underflowed, and now doesn't), so there is no
- * x - x = 0, no x * 0 = 0, and sums of constants stay: (x + c) - c is how one rounds.
+/* relax.c: what KN_FAST allows in a kernel's arithmetic, instruction by instruction, as they are emitted. Each rule changes a result by
+ * roundings alone: NaN, infinities and zeros come out as before (but for an intermediate that overflowed, or a product that underflowed,
+ * and now doesn't), so there is no x - x = 0, no x * 0 = 0, and sums of constants stay: (x + c) - c is how one rounds.
  *
  *   a + x·y       fma(x, y, a), and a - x·y, x·y - a likewise, where the machine has such an instruction
  *   x / c         x · (1/c), where c and 1/c are normal; by a user's number, which is known at run time only, in any case
  *   (x · c) · d   x · (c·d), where that is normal
  *   1 / sqrt(x)   RSQRT; y / sqrt(x) is y times that (f32)
  *
- * What is left over is dead; the backend drops it. Texts whose order of operations is their correctness (mathfn.inc) are emitted under lp_kernel.exact.
+ * What is left over is dead; the backend drops it. Texts whose order of operations is their correctness (mathfn.inc) are emitted under
+ * lp_kernel.exact.
  */
 #include "codegen/emit_math.h"
 #include <math.h>

@@ -1,8 +1,10 @@
-/* sink.c: an operator whose result is only copied into another order (heads back to rows) writes in that order itself, and the copy is gone.
+/* sink.c: an operator whose result is only copied into another order (heads back to rows) writes in that order itself, and the copy is
+ * gone.
  *
- * For products, alone or second of a chain, and attention: what they can write is rows with elements side by side, any strides over the rest. The copy must be the
- * only reader of a fresh result, take all of it, and be alone in its group. A copy enumerates its operand's shape row-major, so the place of the operator's element
- * follows from the view: each of the operator's dimensions must lie within one of the view's.
+ * For products, alone or second of a chain, and attention: what they can write is rows with elements side by side, any strides over the
+ * rest. The copy must be the only reader of a fresh result, take all of it, and be alone in its group. A copy enumerates its operand's
+ * shape row-major, so the place of the operator's element follows from the view: each of the operator's dimensions must lie within one
+ * of the view's.
  */
 #include "codegen/internal.h"
 
@@ -69,7 +71,8 @@ static bool writes_strided(const cg_facts *f, int32_t node)
         return false;
     if (n->op == OP_scaled_dot_product_attention)
         return f->node[node].kind == CG_EAGER;
-    return f->node[node].kind == CG_PRODUCT && ir_type(f->g, ir_in(f->g, n, a))->rank >= 2 && ir_type(f->g, ir_in(f->g, n, a + 1))->rank >= 2;
+    return f->node[node].kind == CG_PRODUCT && ir_type(f->g, ir_in(f->g, n, a))->rank >= 2
+           && ir_type(f->g, ir_in(f->g, n, a + 1))->rank >= 2;
 }
 
 bool cg_sink_type(const cg_facts *f, int32_t node, int32_t copy, kb_type *t)
@@ -78,8 +81,8 @@ bool cg_sink_type(const cg_facts *f, int32_t node, int32_t copy, kb_type *t)
     ir_ref r = ir_in(g, &g->nodes[copy], 0);
     const kb_type *view = ir_type(g, r);
     *t = g->types[g->nodes[node].type];
-    return t->rank >= 2 && ir_offset(g, r) == 0 && cg_numel(view) == cg_numel(t) && is_dense(view) && strides_in_copy(t, view) && is_dense(t)
-           && (t->stride[t->rank - 1].v == 1 || t->size[t->rank - 1].v == 1) && t->size[t->rank - 2].v > 0;
+    return t->rank >= 2 && ir_offset(g, r) == 0 && cg_numel(view) == cg_numel(t) && is_dense(view) && strides_in_copy(t, view)
+           && is_dense(t) && (t->stride[t->rank - 1].v == 1 || t->size[t->rank - 1].v == 1) && t->size[t->rank - 2].v > 0;
 }
 
 /* The rows of a chain stay what they are for both of its products. */
@@ -88,13 +91,14 @@ static bool fits(const cg_facts *f, const cg_group *maker, int32_t node, const k
     kb_gemm x, y;
     if (f->node[node].kind != CG_PRODUCT)
         return true;
-    return cg_gemm_of_node(f, node, t, &y) && (maker->second != node || (cg_gemm_of_node(f, maker->product, NULL, &x) && cg_same_rows(&x, &y)));
+    return cg_gemm_of_node(f, node, t, &y)
+           && (maker->second != node || (cg_gemm_of_node(f, maker->product, NULL, &x) && cg_same_rows(&x, &y)));
 }
 
 bool cg_sink_legal(const cg_facts *f, const cg_group *maker, const cg_group *copies, int32_t node, int32_t copy)
 {
     kb_type t;
     bool last = maker->second == node || (maker->n == 1 && !maker->fused && maker->nodes[0] == node);
-    return last && copies->n == 1 && copies->product < 0 && writes_strided(f, node) && f->node[node].home == (uint32_t)node && only_reader(f, (uint32_t)node, copy)
-           && cg_sink_type(f, node, copy, &t) && fits(f, maker, node, &t);
+    return last && copies->n == 1 && copies->product < 0 && writes_strided(f, node) && f->node[node].home == (uint32_t)node
+           && only_reader(f, (uint32_t)node, copy) && cg_sink_type(f, node, copy, &t) && fits(f, maker, node, &t);
 }

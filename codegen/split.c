@@ -1,9 +1,9 @@
 /* split.c: a long row that is reduced to one value, cut into chunks.
  *
- * A kernel's row is one thread's, so reductions of a few long rows (a loss, a norm of all weights) would run alone or stay eager, and what makes their operand would be
- * written to memory. The canonical order (CAPTURE 15) has chunks of 4,096 elements, their totals taken in order: so the row becomes rows of one chunk each, whose
- * reduction takes its producers along and is shared among threads, and their totals are summed by a cumulative sum, which is that order. Maxima of maxima
- * are maxima: the first of equals, the first NaN.
+ * A kernel's row is one thread's, so reductions of a few long rows (a loss, a norm of all weights) would run alone or stay eager, and
+ * what makes their operand would be written to memory. The canonical order (CAPTURE 15) has chunks of 4,096 elements, their totals taken
+ * in order: so the row becomes rows of one chunk each, whose reduction takes its producers along and is shared among threads, and their
+ * totals are summed by a cumulative sum, which is that order. Maxima of maxima are maxima: the first of equals, the first NaN.
  *
  * Only whole chunks, of f32 and f64, of operands that lie row-major; a result that is written in place later stays.
  */
@@ -18,7 +18,8 @@ static int64_t row_of(const ir_graph *g, uint32_t node)
     if (n->op != OP_sum && n->op != OP_mean && n->op != OP_amax && n->op != OP_amin)
         return 0;
     const kb_type *x = ir_type(g, ir_in(g, n, 0));
-    if ((x->dtype != KN_F32 && x->dtype != KN_F64) || g->types[n->type].dtype != x->dtype || cg_is_weak(g, ir_in(g, n, 0)) || ir_is_written(g, node))
+    if ((x->dtype != KN_F32 && x->dtype != KN_F64) || g->types[n->type].dtype != x->dtype || cg_is_weak(g, ir_in(g, n, 0))
+        || ir_is_written(g, node))
         return 0;
     int64_t all = cg_numel(x), inner = cg_trailing(x, ir_words(g, n)), stride = 1;
     for (int d = x->rank - 1; d >= 0; stride *= x->size[d--].v)
@@ -27,7 +28,10 @@ static int64_t row_of(const ir_graph *g, uint32_t node)
     return inner > LONG && inner % CHUNK == 0 && all / inner < FEW ? inner : 0;
 }
 
-static ir_ref emit_one(ir_graph *to, kb_opcode op, ir_ref x, int n_words, const int64_t *words) { return ir_emit(to, op, 1, &x, n_words, words); }
+static ir_ref emit_one(ir_graph *to, kb_opcode op, ir_ref x, int n_words, const int64_t *words)
+{
+    return ir_emit(to, op, 1, &x, n_words, words);
+}
 
 static ir_ref split(ir_graph *to, const ir_graph *g, uint32_t node, int64_t row, ir_ref x)
 {
@@ -59,7 +63,8 @@ static ir_ref split_node(ir_graph *to, const ir_graph *g, uint32_t node, const i
     return split(to, g, node, row_of(g, node), map[ir_in(g, &g->nodes[node], 0).i - 1]);
 }
 
-ir_graph *cg_rewrite(ir_graph *g, bool (*wanted)(const ir_graph *g, uint32_t node), ir_ref (*rewritten)(ir_graph *to, const ir_graph *g, uint32_t node, const ir_ref *map))
+ir_graph *cg_rewrite(ir_graph *g, bool (*wanted)(const ir_graph *g, uint32_t node),
+                     ir_ref (*rewritten)(ir_graph *to, const ir_graph *g, uint32_t node, const ir_ref *map))
 {
     bool any = false;
     for (int64_t i = 0; g && i < g->n_nodes; i++)

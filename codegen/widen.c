@@ -1,8 +1,10 @@
-/* widen.c: products of f16 and bf16 as what they are: their operands widened, an f32 product, its result rounded once (runtime/kernels/contraction.c). Said so, what
- * follows a product in its own rows joins it (fuse.c), the rounding first of all; and conversions join what makes their operands, or several products share one.
+/* widen.c: products of f16 and bf16 as what they are: their operands widened, an f32 product, its result rounded once
+ * (runtime/kernels/contraction.c). Said so, what follows a product in its own rows joins it (fuse.c), the rounding first of all; and
+ * conversions join what makes their operands, or several products share one.
  *
- * A linear of few rows stays whole: its kernel widens the weights strip by strip, in a cache, where a conversion of its own would go through memory. So do
- * addmm with its factors, products on devices (which have kernels for them), and results that are written in place later.
+ * A linear of few rows stays whole: its kernel widens the weights strip by strip, in a cache, where a conversion of its own would go
+ * through memory. So do addmm with its factors, products on devices (which have kernels for them), and results that are written in place
+ * later.
  */
 #include "base/gemm.h"
 #include "codegen/internal.h"

@@ -124,7 +124,8 @@ static void print_job(const Job *j, const Outcome *eager, const Outcome *fast, c
     printf("  %7.2fx  %-6s  %8.1f ms  %6llu  %6llu\n", eager->us_an_image / fast->us_an_image, equal ? "equal" : "DIFFER",
            (double)last->compile_us / 1000, last->graphs, last->break_sites);
     expect(equal, "%s, %s: eager and compiled logits differ", j->model, j->feed);
-    expect(last->graphs >= 1 && last->graphs <= j->most_graphs, "%s: %llu graphs, 1 to %llu should be", j->model, last->graphs, j->most_graphs);
+    expect(last->graphs >= 1 && last->graphs <= j->most_graphs, "%s: %llu graphs, 1 to %llu should be", j->model, last->graphs,
+           j->most_graphs);
     expect(last->break_sites == j->break_sites, "%s: %llu break sites, %llu should be", j->model, last->break_sites, j->break_sites);
     expect(last->fallbacks == 0, "%s: %llu calls or graphs ran eagerly; kn_report says why", j->model, last->fallbacks);
     expect(last->recompiles == first->recompiles && last->compiles == first->compiles, "%s: it was compiled again after all ways were seen",

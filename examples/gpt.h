@@ -16,9 +16,8 @@ static kn_tensor *gpt_attention_forward(GptAttention *self, kn_tensor *x)
     return kn_call(self->drop, kn_call(self->c_proj, kn_reshape(kn_transpose(y, 1, 2), KN_SHAPE(b, t, d))));
 }
 
-static const kn_field gpt_attention_fields[] = {
-    KN_CHILD(GptAttention, c_attn), KN_CHILD(GptAttention, c_proj), KN_CHILD(GptAttention, drop), KN_ATTR(GptAttention, heads), KN_FIELDS_END
-};
+static const kn_field gpt_attention_fields[] = {KN_CHILD(GptAttention, c_attn), KN_CHILD(GptAttention, c_proj),
+                                                KN_CHILD(GptAttention, drop), KN_ATTR(GptAttention, heads), KN_FIELDS_END};
 KN_DEFINE_CLASS(gpt_attention_class, GptAttention, gpt_attention_forward, gpt_attention_fields, tensor, (tensor));
 
 typedef struct GptBlock { kn_module base; kn_module *ln_1, *attn, *ln_2, *mlp; } GptBlock;
@@ -61,8 +60,8 @@ static inline kn_module *gpt2(int64_t vocabulary, int64_t length, int64_t d, int
     kn_module *blocks[12];
     for (int64_t i = 0; i < layers; i++)
         blocks[i] = gpt_block(d, heads, 0.1);
-    return KN_BASE(kn_new(Gpt, &gpt_class, .wte = kn_nn_embedding(vocabulary, d), .wpe = kn_nn_embedding(length, d), .drop = kn_nn_dropout(0.1), .h = blocks,
-        .n = layers, .ln_f = kn_nn_layer_norm(d)));
+    return KN_BASE(kn_new(Gpt, &gpt_class, .wte = kn_nn_embedding(vocabulary, d), .wpe = kn_nn_embedding(length, d),
+                          .drop = kn_nn_dropout(0.1), .h = blocks, .n = layers, .ln_f = kn_nn_layer_norm(d)));
 }
 
 /* ---- one token after `past` others: the keys and values of those are kept in buffers (B, heads, past, dim / heads) ---------------------------- */
@@ -80,19 +79,19 @@ static kn_tensor *gpt_decoder_forward(GptDecoder *self, kn_tensor *x)
     return kn_add(x, kn_call(self->mlp, kn_call(self->ln_2, x)));
 }
 
-static const kn_field gpt_decoder_fields[] = {
-    KN_CHILD(GptDecoder, c_attn), KN_CHILD(GptDecoder, c_proj), KN_CHILD(GptDecoder, ln_1), KN_CHILD(GptDecoder, ln_2), KN_CHILD(GptDecoder, mlp),
-    KN_ATTR(GptDecoder, heads), KN_BUFFER(GptDecoder, k), KN_BUFFER(GptDecoder, v), KN_FIELDS_END
-};
+static const kn_field gpt_decoder_fields[] = {KN_CHILD(GptDecoder, c_attn), KN_CHILD(GptDecoder, c_proj), KN_CHILD(GptDecoder, ln_1),
+                                              KN_CHILD(GptDecoder, ln_2),   KN_CHILD(GptDecoder, mlp),    KN_ATTR(GptDecoder, heads),
+                                              KN_BUFFER(GptDecoder, k),     KN_BUFFER(GptDecoder, v),     KN_FIELDS_END};
 KN_DEFINE_CLASS(gpt_decoder_class, GptDecoder, gpt_decoder_forward, gpt_decoder_fields, tensor, (tensor));
 
 static inline kn_module *gpt_decoder(int64_t d, int64_t heads, int64_t past)
 {
     KN_SCOPE;
     kn_shape shape = KN_SHAPE(1, heads, past, d / heads);
-    return KN_BASE(kn_new(GptDecoder, &gpt_decoder_class, .c_attn = kn_nn_linear(d, 3 * d), .c_proj = kn_nn_linear(d, d), .ln_1 = kn_nn_layer_norm(d),
-        .ln_2 = kn_nn_layer_norm(d), .mlp = kn_nn_sequential(kn_nn_linear(d, 4 * d), kn_nn_gelu_tanh(), kn_nn_linear(4 * d, d)), .heads = heads,
-        .k = kn_randn(KN_F32, shape), .v = kn_randn(KN_F32, shape)));
+    return KN_BASE(kn_new(GptDecoder, &gpt_decoder_class, .c_attn = kn_nn_linear(d, 3 * d), .c_proj = kn_nn_linear(d, d),
+                          .ln_1 = kn_nn_layer_norm(d), .ln_2 = kn_nn_layer_norm(d),
+                          .mlp = kn_nn_sequential(kn_nn_linear(d, 4 * d), kn_nn_gelu_tanh(), kn_nn_linear(4 * d, d)), .heads = heads,
+                          .k = kn_randn(KN_F32, shape), .v = kn_randn(KN_F32, shape)));
 }
 
 #endif

@@ -1,6 +1,6 @@
-/* Sentence embeddings by all-MiniLM-L6-v2, a real model of 22.7 million parameters: text to tokens (WordPiece, in C), tokens to embeddings of
- * 384 numbers, eagerly and compiled, held against what PyTorch gave on the same weights. minilm_model.h is the model. Ends with 1 when
- * anything isn't as it should be.
+/* Sentence embeddings by all-MiniLM-L6-v2, a real model of 22.7 million parameters: text to tokens (WordPiece, in C), tokens to
+ * embeddings of 384 numbers, eagerly and compiled, held against what PyTorch gave on the same weights. minilm_model.h is the model. Ends
+ * with 1 when anything isn't as it should be.
  *
  *     minilm MODEL-FOLDER [DATA-FOLDER [cuda]]    where model.safetensors and vocab.txt are; where the sentences and expected values are ("data");
  *                                                 cuda: on the first CUDA device
@@ -14,7 +14,12 @@ enum { MOST_TOKENS = 256, SENTENCES = 10, PASSES = 5 };
 #define TOLERANCE 1e-5
 
 /* ---- sentences -------------------------------------------------------------------------------------------------------------------------------------- */
-typedef struct Batch { char text[SENTENCES][512]; int64_t ids[SENTENCES][MOST_TOKENS]; int n[SENTENCES], longest; float want[SENTENCES][DIM]; } Batch;
+typedef struct Batch {
+    char text[SENTENCES][512];
+    int64_t ids[SENTENCES][MOST_TOKENS];
+    int n[SENTENCES], longest;
+    float want[SENTENCES][DIM];
+} Batch;
 
 static int failures;
 
@@ -89,7 +94,8 @@ static double embed(kn_module *m, const Batch *b, float (*out)[DIM])
             flat[i * b->longest + t] = t < b->n[i] ? b->ids[i][t] : 0;
             flat_mask[i * b->longest + t] = t < b->n[i];
         }
-    kn_tensor *x = kn_from_data(KN_I64, KN_SHAPE(SENTENCES, b->longest), ids), *used = kn_from_data(KN_F32, KN_SHAPE(SENTENCES, b->longest), mask);
+    kn_tensor *x = kn_from_data(KN_I64, KN_SHAPE(SENTENCES, b->longest), ids),
+              *used = kn_from_data(KN_F32, KN_SHAPE(SENTENCES, b->longest), mask);
     x = kn_to(x, device);
     used = kn_to(used, device);
     for (int pass = 0; pass < PASSES; pass++) {
@@ -144,7 +150,8 @@ static int run(kn_module *m, kn_module *fast, Batch *b)
     int equal = memcmp(eager, compiled, sizeof eager) == 0;
     puts("sentences, and which of the others is nearest:");
     print_neighbours(b, compiled);
-    printf("\n%d sentences, %d tokens each with padding, %lld parameters, %d threads\n", SENTENCES, b->longest, (long long)kn_parameter_count(m), kn_threads());
+    printf("\n%d sentences, %d tokens each with padding, %lld parameters, %d threads\n", SENTENCES, b->longest,
+           (long long)kn_parameter_count(m), kn_threads());
     printf("eager     %8.1f ms   off by %.2g from PyTorch's (at most %g)\n", eager_ms, off, TOLERANCE);
     printf("compiled  %8.1f ms   bits %s; compiled in %.1f ms, %llu graphs, %llu breaks\n", fast_ms, equal ? "equal" : "DIFFER",
            (double)s.compile_us / 1000, s.graphs, s.break_sites);

@@ -77,8 +77,10 @@ static kn_module *layer_new(void)
 {
     kn_module *self = KN_BASE(kn_new(SelfAttention, &self_attention_class, .query = kn_nn_linear(DIM, DIM), .key = kn_nn_linear(DIM, DIM),
         .value = kn_nn_linear(DIM, DIM)));
-    return KN_BASE(kn_new(Layer, &layer_class, .attention = KN_BASE(kn_new(Attention, &attention_class, .self = self, .output = output_new(DIM))),
-        .intermediate = KN_BASE(kn_new(Intermediate, &intermediate_class, .dense = kn_nn_linear(DIM, INNER))), .output = output_new(INNER)));
+    return KN_BASE(kn_new(Layer, &layer_class,
+                          .attention = KN_BASE(kn_new(Attention, &attention_class, .self = self, .output = output_new(DIM))),
+                          .intermediate = KN_BASE(kn_new(Intermediate, &intermediate_class, .dense = kn_nn_linear(DIM, INNER))),
+                          .output = output_new(INNER)));
 }
 
 /* ---- the model ---------------------------------------------------------------------------------------------------------------------------------- */

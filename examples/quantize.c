@@ -1,5 +1,5 @@
-/* Low-precision weights: five trained digit models with f32, bf16 and i8 weights: right answers of 360 and how far the logits move; then what it brings where a
- * product reads every weight for one row. Ends with 1 when anything isn't as it should be.
+/* Low-precision weights: five trained digit models with f32, bf16 and i8 weights: right answers of 360 and how far the logits move; then
+ * what it brings where a product reads every weight for one row. Ends with 1 when anything isn't as it should be.
  *
  *     quantize [FOLDER]       the folder that holds digits.safetensors and its kin; "data" when left out
  */

@@ -1,5 +1,5 @@
-/* vision_models.h: ResNet-18 (He et al. 2016) and MobileNetV2 (Sandler et al. 2018) as a user writes them. Field names are torchvision's for ResNet, so that
- * kn_load_state reads its state dict. Input (B, 3, H, W); results (B, classes). */
+/* vision_models.h: ResNet-18 (He et al. 2016) and MobileNetV2 (Sandler et al. 2018) as a user writes them. Field names are torchvision's
+ * for ResNet, so that kn_load_state reads its state dict. Input (B, 3, H, W); results (B, classes). */
 #ifndef VISION_MODELS_H
 #define VISION_MODELS_H
 #include <kiln/kiln.h>
@@ -14,10 +14,12 @@ static kn_tensor *basic_block_forward(BasicBlock *self, kn_tensor *x)
     return kn_relu(kn_add(h, self->downsample ? kn_call(self->downsample, x) : x));
 }
 
-static const kn_field basic_block_fields[] = {
-    KN_CHILD(BasicBlock, conv1), KN_CHILD(BasicBlock, bn1), KN_CHILD(BasicBlock, conv2), KN_CHILD(BasicBlock, bn2), KN_CHILD_OPTIONAL(BasicBlock, downsample),
-    KN_FIELDS_END
-};
+static const kn_field basic_block_fields[] = {KN_CHILD(BasicBlock, conv1),
+                                              KN_CHILD(BasicBlock, bn1),
+                                              KN_CHILD(BasicBlock, conv2),
+                                              KN_CHILD(BasicBlock, bn2),
+                                              KN_CHILD_OPTIONAL(BasicBlock, downsample),
+                                              KN_FIELDS_END};
 KN_DEFINE_CLASS(basic_block_class, BasicBlock, basic_block_forward, basic_block_fields, tensor, (tensor));
 
 static inline kn_module *basic_block(int64_t in, int64_t out, int64_t stride)
@@ -39,13 +41,17 @@ static kn_tensor *resnet_forward(ResNet *self, kn_tensor *x)
     return kn_call(self->fc, kn_flatten(kn_call(self->avgpool, x), 1, -1));
 }
 
-static const kn_field resnet_fields[] = {
-    KN_CHILD(ResNet, conv1), KN_CHILD(ResNet, bn1), KN_CHILD(ResNet, maxpool), KN_CHILD(ResNet, layer1), KN_CHILD(ResNet, layer2), KN_CHILD(ResNet, layer3),
-    KN_CHILD(ResNet, layer4), KN_CHILD(ResNet, avgpool), KN_CHILD(ResNet, fc), KN_FIELDS_END
-};
+static const kn_field resnet_fields[] = {KN_CHILD(ResNet, conv1),   KN_CHILD(ResNet, bn1),
+                                         KN_CHILD(ResNet, maxpool), KN_CHILD(ResNet, layer1),
+                                         KN_CHILD(ResNet, layer2),  KN_CHILD(ResNet, layer3),
+                                         KN_CHILD(ResNet, layer4),  KN_CHILD(ResNet, avgpool),
+                                         KN_CHILD(ResNet, fc),      KN_FIELDS_END};
 KN_DEFINE_CLASS(resnet_class, ResNet, resnet_forward, resnet_fields, tensor, (tensor));
 
-static inline kn_module *stage(int64_t in, int64_t out, int64_t stride) { return kn_nn_sequential(basic_block(in, out, stride), basic_block(out, out, 1)); }
+static inline kn_module *stage(int64_t in, int64_t out, int64_t stride)
+{
+    return kn_nn_sequential(basic_block(in, out, stride), basic_block(out, out, 1));
+}
 
 static inline kn_module *resnet18(int64_t width, int64_t classes)
 {
@@ -76,8 +82,10 @@ static inline kn_module *conv_norm_relu6(int64_t in, int64_t out, int64_t kernel
 static inline kn_module *inverted_residual(int64_t in, int64_t out, int64_t stride, int64_t expand)
 {
     int64_t hidden = in * expand;
-    kn_module *project = kn_nn_conv2d(hidden, out, 1, .no_bias = true), *norm = kn_nn_batch_norm2d(out), *depth = conv_norm_relu6(hidden, hidden, 3, stride, hidden);
-    kn_module *conv = expand == 1 ? kn_nn_sequential(depth, project, norm) : kn_nn_sequential(conv_norm_relu6(in, hidden, 1, 1, 1), depth, project, norm);
+    kn_module *project = kn_nn_conv2d(hidden, out, 1, .no_bias = true), *norm = kn_nn_batch_norm2d(out),
+              *depth = conv_norm_relu6(hidden, hidden, 3, stride, hidden);
+    kn_module *conv = expand == 1 ? kn_nn_sequential(depth, project, norm)
+                                  : kn_nn_sequential(conv_norm_relu6(in, hidden, 1, 1, 1), depth, project, norm);
     return KN_BASE(kn_new(InvertedResidual, &inverted_residual_class, .conv = conv, .use_res = stride == 1 && in == out));
 }
 

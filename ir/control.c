@@ -1,13 +1,19 @@
 /* control.c: regions of cond and while_loop (base/control.h) as graphs and back: for text, the verifier and code generation.
  *
- * A region's graph has all the operator's inputs in its header, tensors first, then scalars, in the operator's order. Numbers in a region are scalars of its
- * header, never constants.
+ * A region's graph has all the operator's inputs in its header, tensors first, then scalars, in the operator's order. Numbers in a
+ * region are scalars of its header, never constants.
  */
 #include "ir/internal.h"
 #include <string.h>
 
 /* ---- region to graph ---------------------------------------------------------------------------------------------------------------- */
-typedef struct lowering { const kb_control *c; const kb_region *r; ir_graph *g; ir_ref *values; ir_ref tensors[KB_MAX_IN], scalars[KB_MAX_IN]; } lowering;
+typedef struct lowering {
+    const kb_control *c;
+    const kb_region *r;
+    ir_graph *g;
+    ir_ref *values;
+    ir_ref tensors[KB_MAX_IN], scalars[KB_MAX_IN];
+} lowering;
 
 static ir_ref ref_of(const lowering *l, kb_code code)
 {
@@ -40,7 +46,8 @@ static void lower_outputs(lowering *l, bool fresh)
     ir_set_prov(l->g, NULL, NULL);
     for (int i = 0; i < l->r->n_out; i++) {
         ir_ref ref = ref_of(l, l->r->out[i]);
-        bool own = l->r->out[i] == (kb_code_kind(l->r->out[i]) == KB_CODE_VALUE ? l->r->values[kb_code_index(l->r->out[i])].root : KB_CODE_NONE);
+        bool own = l->r->out[i]
+                   == (kb_code_kind(l->r->out[i]) == KB_CODE_VALUE ? l->r->values[kb_code_index(l->r->out[i])].root : KB_CODE_NONE);
         for (int k = 0; k < i; k++)
             own = own && l->r->out[k] != l->r->out[i];
         if (fresh && !own)
@@ -89,14 +96,23 @@ static bool lift_node(kb_control *c, kb_region *r, const ir_graph *g, uint32_t a
         return true;
     }
     if (n->op >= OP_COUNT) {
-        codes[at] = n->op == IR_INPUT ? KB_CODE(KB_CODE_INPUT, n->attr) : n->op == IR_SCALAR ? KB_CODE(KB_CODE_SCALAR, n->attr) : KB_CODE_NONE;
+        codes[at] = n->op == IR_INPUT    ? KB_CODE(KB_CODE_INPUT, n->attr)
+                    : n->op == IR_SCALAR ? KB_CODE(KB_CODE_SCALAR, n->attr)
+                                         : KB_CODE_NONE;
         return n->op != IR_CONST || kb_fail(KN_E_VALUE, "a number in a branch must be a scalar of its header") == KN_OK;
     }
     if (ir_infer(g, (kb_opcode)n->op, n->n_in, g->operands + n->in, ir_words(g, n), types, &in))
         return false;
     bool writes = in.info->cls == KB_WRITE;
-    kb_region_op o = {.op = n->op, .n_words = n->n_words, .n_in = n->n_in, .math = (uint8_t)in.math, .n_out = writes ? 0 : (uint8_t)in.n_out,
-                      .copies = (n->flags & IR_N_COPY) != 0, .in = (uint32_t)r->n_codes, .words = (uint32_t)r->n_words, .first = (uint32_t)r->n_values};
+    kb_region_op o = {.op = n->op,
+                      .n_words = n->n_words,
+                      .n_in = n->n_in,
+                      .math = (uint8_t)in.math,
+                      .n_out = writes ? 0 : (uint8_t)in.n_out,
+                      .copies = (n->flags & IR_N_COPY) != 0,
+                      .in = (uint32_t)r->n_codes,
+                      .words = (uint32_t)r->n_words,
+                      .first = (uint32_t)r->n_values};
     const char *site = g->provs[n->prov].site;
     if (site && !(o.site = kb_arena_strdup(&c->texts, site)))
         return false;
@@ -115,7 +131,8 @@ static bool lift_node(kb_control *c, kb_region *r, const ir_graph *g, uint32_t a
         kb_code target = r->codes[o.in];
         codes[at] = target;
         kb_code root = kb_code_kind(target) == KB_CODE_VALUE ? r->values[kb_code_index(target)].root : target;
-        return kb_code_kind(root) == KB_CODE_VALUE || kb_fail(KN_E_VALUE, "%s: a branch may write only to what it made", in.info->name) == KN_OK;
+        return kb_code_kind(root) == KB_CODE_VALUE
+               || kb_fail(KN_E_VALUE, "%s: a branch may write only to what it made", in.info->name) == KN_OK;
     }
     codes[at] = KB_CODE(KB_CODE_VALUE, o.first);
     for (int k = 0; k < o.n_out; k++) {
@@ -191,7 +208,8 @@ static bool fill(kb_control *c, const ir_graph *a, const ir_graph *b)
 {
     if (!same_headers(a, b))
         return kb_fail(KN_E_VALUE, "both graphs must have the same header") == KN_OK;
-    if (b->n_outputs < 1 || b->n_outputs > KB_MAX_OUT || a->n_outputs < 1 || a->n_outputs > KB_MAX_OUT || a->n_inputs + a->n_scalars >= KB_MAX_IN)
+    if (b->n_outputs < 1 || b->n_outputs > KB_MAX_OUT || a->n_outputs < 1 || a->n_outputs > KB_MAX_OUT
+        || a->n_inputs + a->n_scalars >= KB_MAX_IN)
         return kb_fail(KN_E_VALUE, "a branch has 1 to %d results and fewer than %d inputs", KB_MAX_OUT, KB_MAX_IN) == KN_OK;
     for (int64_t i = 0; i < a->n_inputs; i++) {
         if (!(c->tensors[i] = kb_layout_of_type(ir_type(a, a->inputs[i]))))

@@ -1,7 +1,7 @@
 /* emit.c: infer → fold → value numbering → append. See ir.h for what may be united.
  *
- * The table of numbered nodes is open addressing over node indices; a node is found by operator, operands and words, and counts only if no root that
- * it reads was written after it. Writes are never numbered: each happens.
+ * The table of numbered nodes is open addressing over node indices; a node is found by operator, operands and words, and counts only if
+ * no root that it reads was written after it. Writes are never numbered: each happens.
  */
 #include "ir/internal.h"
 #include <string.h>
@@ -84,7 +84,8 @@ static uint64_t node_hash(const ir_graph *g, const ir_node *n)
     return key_hash(n->op, own_attr(n), n->n_in, g->operands + n->in, n->n_words, g->words + (n->n_words ? n->attr : 0));
 }
 
-static bool is_key(const ir_graph *g, const ir_node *n, uint16_t op, uint32_t attr, int n_in, const ir_ref *in, int n_words, const int64_t *words)
+static bool is_key(const ir_graph *g, const ir_node *n, uint16_t op, uint32_t attr, int n_in, const ir_ref *in, int n_words,
+                   const int64_t *words)
 {
     if (n->op != op || own_attr(n) != attr || n->n_in != n_in || n->n_words != n_words)
         return false;
@@ -97,7 +98,8 @@ static bool is_key(const ir_graph *g, const ir_node *n, uint16_t op, uint32_t at
     return true;
 }
 
-/* One entry a key: of two equal nodes the older one has read what was written over since, and won't be found again. True where it was a new key. */
+/* One entry a key: of two equal nodes the older one has read what was written over since, and won't be found again. True where it was a
+ * new key. */
 static bool place(ir_graph *g, uint32_t node)
 {
     const ir_node *n = &g->nodes[node];

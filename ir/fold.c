@@ -1,8 +1,9 @@
-/* fold.c: values that need no new node, because one that exists equals them to the bit. The rows of fold.def, and one rule for all views.
+/* fold.c: values that need no new node, because one that exists equals them to the bit. The rows of fold.def, and one rule for all
+ * views.
  *
- * A fresh result may be replaced by an existing x only if their types are the same (strides too), and if neither storage is ever written: the
- * emission is in a `unite` graph and x's root is not KEPT. A view may be replaced by an equal view at any time: they are the same memory.
- * IR_SCALAR values are not known and never folded on; IR_CONST are.
+ * A fresh result may be replaced by an existing x only if their types are the same (strides too), and if neither storage is ever
+ * written: the emission is in a `unite` graph and x's root is not KEPT. A view may be replaced by an equal view at any time: they are
+ * the same memory. IR_SCALAR values are not known and never folded on; IR_CONST are.
  */
 #include "ir/internal.h"
 #include <string.h>
@@ -12,7 +13,8 @@ static const ir_node *node_of(const ir_graph *g, ir_ref r) { return ir_is(r) ? i
 /* x if it may stand for the fresh result of e */
 static ir_ref stand_in(const ir_graph *g, const ir_emission *e, ir_ref x)
 {
-    if (!ir_is(x) || !g->unite || e->result->view_of >= 0 || (g->nodes[ir_get(g, x)->root].flags & IR_N_KEPT) || ir_get(g, x)->flags & IR_N_KEPT)
+    if (!ir_is(x) || !g->unite || e->result->view_of >= 0 || (g->nodes[ir_get(g, x)->root].flags & IR_N_KEPT)
+        || ir_get(g, x)->flags & IR_N_KEPT)
         return IR_NONE;
     return ir_type_equal(ir_type(g, x), &e->result->out[0]) ? x : IR_NONE;
 }

@@ -1,6 +1,7 @@
 /* graph.c: the graph's arrays, interning of types, inputs, constants, outputs, provenance. See ir.h.
  *
- * Arrays by node index (offsets, versions, last_write) grow together with the nodes: ir_append pushes to all or to none. Strings live in the arena.
+ * Arrays by node index (offsets, versions, last_write) grow together with the nodes: ir_append pushes to all or to none. Strings live in
+ * the arena.
  */
 #include "ir/internal.h"
 #include <stdarg.h>
@@ -71,8 +72,8 @@ static bool dims_equal(int n, const kb_dim *a, const kb_dim *b)
 
 bool ir_type_equal(const kb_type *a, const kb_type *b)
 {
-    return a->dtype == b->dtype && a->rank == b->rank && a->weak == b->weak && a->device == b->device && dims_equal(a->rank, a->size, b->size) &&
-           dims_equal(a->rank, a->stride, b->stride);
+    return a->dtype == b->dtype && a->rank == b->rank && a->weak == b->weak && a->device == b->device
+           && dims_equal(a->rank, a->size, b->size) && dims_equal(a->rank, a->stride, b->stride);
 }
 
 uint32_t ir_intern_type(ir_graph *g, const kb_type *t)

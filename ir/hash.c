@@ -1,5 +1,6 @@
-/* hash.c: a hash of what a graph means: signature, operators, operands by canonical number, words, types, outputs. Provenance, node indices, unused
- * constants and the order in which inputs were made among operators do not matter: graphs that print alike (but for comments) hash alike. */
+/* hash.c: a hash of what a graph means: signature, operators, operands by canonical number, words, types, outputs. Provenance, node
+ * indices, unused constants and the order in which inputs were made among operators do not matter: graphs that print alike (but for
+ * comments) hash alike. */
 #include "ir/internal.h"
 #include <string.h>
 
@@ -82,14 +83,15 @@ static bool same_refs(const ir_ref *a, const ir_ref *b, int64_t n) { return n ==
 
 static bool same_node(const ir_node *a, const ir_node *b)
 {
-    return a->op == b->op && a->n_in == b->n_in && a->flags == b->flags && a->in == b->in && a->attr == b->attr && a->n_words == b->n_words &&
-           a->type == b->type && a->root == b->root && a->version == b->version;
+    return a->op == b->op && a->n_in == b->n_in && a->flags == b->flags && a->in == b->in && a->attr == b->attr && a->n_words == b->n_words
+           && a->type == b->type && a->root == b->root && a->version == b->version;
 }
 
 bool ir_identical(const ir_graph *a, const ir_graph *b)
 {
-    if (a->n_nodes != b->n_nodes || a->n_operands != b->n_operands || a->n_words != b->n_words || a->n_types != b->n_types || a->n_consts != b->n_consts ||
-        a->n_inputs != b->n_inputs || a->n_scalars != b->n_scalars || a->n_outputs != b->n_outputs || a->n_alias != b->n_alias)
+    if (a->n_nodes != b->n_nodes || a->n_operands != b->n_operands || a->n_words != b->n_words || a->n_types != b->n_types
+        || a->n_consts != b->n_consts || a->n_inputs != b->n_inputs || a->n_scalars != b->n_scalars || a->n_outputs != b->n_outputs
+        || a->n_alias != b->n_alias)
         return false;
     for (int64_t i = 0; i < a->n_nodes; i++)
         if (!same_node(&a->nodes[i], &b->nodes[i]) || a->offsets[i] != b->offsets[i])

@@ -30,7 +30,8 @@ kn_status ir_check_words(const kb_opinfo *o, int n_words, const int64_t *words);
 /* Inference for operands of g; operands left out get type 0. types: KB_MAX_IN. */
 kn_status ir_infer(const ir_graph *g, kb_opcode op, int n_in, const ir_ref *in, const int64_t *words, kb_type *types, kb_infer *out);
 
-/* Canonical numbers, as the printer gives them: inputs, scalars, then results in order. by[node]; UINT32_MAX: has none (constants). kb_free it. */
+/* Canonical numbers, as the printer gives them: inputs, scalars, then results in order. by[node]; UINT32_MAX: has none (constants).
+ * kb_free it. */
 uint32_t *ir_numbers(const ir_graph *g);
 /* Results of the node with names of their own: 1, or more where the operator has more. */
 int ir_n_results(const ir_graph *g, const ir_node *n);

@@ -1,8 +1,9 @@
-/* interp.c: runs a graph node after node on the eager kernels: the tracer's first backend, the oracle of compiled code, and what a failed value check falls
- * back to. It gives what eager gives, to the bit, because it makes the same calls.
+/* interp.c: runs a graph node after node on the eager kernels: the tracer's first backend, the oracle of compiled code, and what a
+ * failed value check falls back to. It gives what eager gives, to the bit, because it makes the same calls.
  *
- * A value is a pointer to its first element. Fresh values own a block, given back after the last use of their root. Views are pointers into it. Writes
- * land in order in the storage of their operand 0, inputs' included: when a later node fails, earlier writes stay, as in eager.
+ * A value is a pointer to its first element. Fresh values own a block, given back after the last use of their root. Views are pointers
+ * into it. Writes land in order in the storage of their operand 0, inputs' included: when a later node fails, earlier writes stay, as in
+ * eager.
  */
 #include "ir/internal.h"
 #include "base/kernel.h"
@@ -81,7 +82,8 @@ static kn_status result_blocks(run *r, uint32_t at, const kb_infer *inferred, kb
     out[0] = (kb_buf){r->data[at], layout_of(r, g->nodes[at].type), false};
     for (int k = 1; !s && k < inferred->n_out; k++) {
         uint32_t home = at + 1;
-        while (home < g->n_nodes && !(g->nodes[home].op == IR_PROJ && ir_in(g, &g->nodes[home], 0).i == at + 1 && g->nodes[home].attr == (uint32_t)k))
+        while (home < g->n_nodes
+               && !(g->nodes[home].op == IR_PROJ && ir_in(g, &g->nodes[home], 0).i == at + 1 && g->nodes[home].attr == (uint32_t)k))
             home++;
         if (home < g->n_nodes) {
             s = own_block(r, home, layout_of(r, g->nodes[home].type));

@@ -1,17 +1,18 @@
 /* ir.h: the SSA graph. One append-only array of small nodes over the operator table; a reference is an index in a one-field struct.
  *
- * ORDER IS MEANING. Nodes stand in program order. In-place ops (class WRITE) change the storage of their operand 0; a node that reads a storage sees the
- * writes before it and none after. Each value has a ROOT: the input or fresh result whose storage it lives in (views share their operand's);
- * value numbering never unites two reads of a root across a write to it, and passes rebuild graphs in order through the same emit.
- * Inputs that may share memory carry the same alias class; they count as one root.
+ * ORDER IS MEANING. Nodes stand in program order. In-place ops (class WRITE) change the storage of their operand 0; a node that reads a
+ * storage sees the writes before it and none after. Each value has a ROOT: the input or fresh result whose storage it lives in (views
+ * share their operand's); value numbering never unites two reads of a root across a write to it, and passes rebuild graphs in order
+ * through the same emit. Inputs that may share memory carry the same alias class; they count as one root.
  *
- * emit = infer (base/infer.h) → fold (only folds that keep every bit) → value numbering → append. Passes read one graph and emit another.
+ * emit = infer (base/infer.h) → fold (only folds that keep every bit) → value numbering → append. Passes read one graph and emit
+ * another.
  *
- * WHAT MAY BE UNITED. A view equal to another is that view. Two equal fresh values are one only if neither is written later, and x stands for
- * neg(neg(x)) only if neither storage is: that takes knowledge of the future. So a graph starts with unite = false, where every fresh value is KEPT
- * as one of its own; ir_copy_node knows the graph that it copies from and sets unite for each node; who emits new nodes into a rebuilt graph may set
- * unite where the result's storage is never written. A tracer need not care: it emits, and the pass `fold` unites what can be.
- * Parsing emits raw: nothing is folded nor united, so that text gives the graph it shows.
+ * WHAT MAY BE UNITED. A view equal to another is that view. Two equal fresh values are one only if neither is written later, and x
+ * stands for neg(neg(x)) only if neither storage is: that takes knowledge of the future. So a graph starts with unite = false, where
+ * every fresh value is KEPT as one of its own; ir_copy_node knows the graph that it copies from and sets unite for each node; who emits
+ * new nodes into a rebuilt graph may set unite where the result's storage is never written. A tracer need not care: it emits, and the
+ * pass `fold` unites what can be. Parsing emits raw: nothing is folded nor united, so that text gives the graph it shows.
  *
  * TEXT, one grammar for dumps, tests and bug reports:
  *   graph (%0: f32[8, 4], %1: f32[2, 4], %2: scalar f64) {          ; inputs (alias class after @: `f32[8] @1`; strides: f32[8, 4]{1, 8}; device: f32[8] on cuda:0)
@@ -21,8 +22,8 @@
  *     return %4
  *   }
  *     %6 = cond(%7, %0, %2) graph (…) {…} graph (…) {…} : f32[8]    ; both branches; of while_loop the condition and the body
- * Constants stand in place: mul(%0, 0.5) is a double, mul(%0, 2) an integer, true and false bools; inf, -inf, nan. Words that have their default value
- * are left out. `: type` may be left out in what is parsed; where it stands it must be what inference gives.
+ * Constants stand in place: mul(%0, 0.5) is a double, mul(%0, 2) an integer, true and false bools; inf, -inf, nan. Words that have their
+ * default value are left out. `: type` may be left out in what is parsed; where it stands it must be what inference gives.
  */
 #ifndef IR_H
 #define IR_H
@@ -109,7 +110,8 @@ void ir_output(ir_graph *g, ir_ref r);
 void ir_set_prov(ir_graph *g, const char *path, const char *site);     /* for what is emitted from here on; copied */
 /* Emits node r of `from` into g with mapped operands; provenance copied. map is indexed by node index. For passes. */
 ir_ref ir_copy_node(ir_graph *g, const ir_graph *from, uint32_t node, const ir_ref *map);
-/* The last step of a pass: from's outputs. One that was fresh storage stays so: what folded to an input, a view or another output is cloned. */
+/* The last step of a pass: from's outputs. One that was fresh storage stays so: what folded to an input, a view or another output is
+ * cloned. */
 void ir_copy_outputs(ir_graph *g, const ir_graph *from, const ir_ref *map);
 /* Whether the node's storage is written anywhere in the (complete) graph. */
 static inline bool ir_is_written(const ir_graph *g, uint32_t node) { return g->versions[g->nodes[node].root] != 0; }
@@ -128,14 +130,15 @@ uint64_t ir_hash(const ir_graph *g);                      /* of structure, types
 bool ir_identical(const ir_graph *a, const ir_graph *b);  /* emitted alike, node by node; provenance aside. Stricter than equal meaning */
 
 /* ---- regions of cond and while_loop (base/control.h) --------------------------------------------------------------------------------- */
-/* Region `which` as a graph: inputs are the operator's tensors, scalars its numbers. fresh: results are storage of their own. NULL on failure. */
+/* Region `which` as a graph: inputs are the operator's tensors, scalars its numbers. fresh: results are storage of their own. NULL on
+ * failure. */
 ir_graph *ir_of_region(const kb_control *c, int which, bool fresh);
 kb_control *ir_to_control(kb_opcode op, const ir_graph *a, const ir_graph *b);      /* counted; NULL after a failure: they don't fit */
 
 /* ---- interpreter: runs node after node on eager kernels ------------------------------------------------------------------------ */
 typedef struct ir_value { void *data; bool owned; int64_t bytes; } ir_value;  /* data: of the first element; owned: from kb_data_alloc(bytes) */
-/* inputs[i].data points at input i's first element (layout as its type says); scalars as 8-byte values. Fills outputs with fresh contiguous copies
- * (owned) in graph order. Writes to inputs happen in place, in order. */
+/* inputs[i].data points at input i's first element (layout as its type says); scalars as 8-byte values. Fills outputs with fresh
+ * contiguous copies (owned) in graph order. Writes to inputs happen in place, in order. */
 kn_status ir_interpret(const ir_graph *g, void *const *inputs, const int64_t *scalars, ir_value *outputs);
 
 /* ---- passes ------------------------------------------------------------------------------------------------------------------ */
@@ -143,8 +146,8 @@ typedef ir_graph *(*ir_pass_fn)(const ir_graph *g);       /* a new graph, or NUL
 typedef struct ir_pass { const char *name; ir_pass_fn run; } ir_pass;
 const ir_pass *ir_pass_find(const char *name);            /* those of pass.def */
 void ir_pass_register(const ir_pass *p);                  /* codegen's */
-/* Runs passes by name, in order: verify, run, verify, dump (KN_DUMP, KN_DUMP_DIR), honouring KN_SKIP and KN_STOP. Takes g over; NULL on failure.
- * With KN_DUMP_DIR set, the graph that comes back carries its folder in dump_dir, for what comes after. */
+/* Runs passes by name, in order: verify, run, verify, dump (KN_DUMP, KN_DUMP_DIR), honouring KN_SKIP and KN_STOP. Takes g over; NULL on
+ * failure. With KN_DUMP_DIR set, the graph that comes back carries its folder in dump_dir, for what comes after. */
 ir_graph *ir_run_passes(ir_graph *g, const char *const *names, int n);
 
 /* ---- dumps: a dump that cannot be written is no failure of the job ------------------------------------------------------------------ */

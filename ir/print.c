@@ -1,5 +1,5 @@
-/* print.c: a graph as text (grammar in ir.h). Numbers are given anew: inputs, scalars, then results in order; constants stand in place. What is
- * printed parses back to an equal graph, and prints the same again. */
+/* print.c: a graph as text (grammar in ir.h). Numbers are given anew: inputs, scalars, then results in order; constants stand in place.
+ * What is printed parses back to an equal graph, and prints the same again. */
 #include "ir/internal.h"
 #include <math.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* verify.c: what must hold of every graph between passes. Every operator is inferred again; the first thing that is wrong is recorded as a failure that
- * shows the node. Run before and after each pass, so a pass that breaks a graph is named at once. */
+/* verify.c: what must hold of every graph between passes. Every operator is inferred again; the first thing that is wrong is recorded as
+ * a failure that shows the node. Run before and after each pass, so a pass that breaks a graph is named at once. */
 #include "ir/internal.h"
 #include <string.h>
 
@@ -17,8 +17,8 @@ static kn_status wrong(const ir_graph *g, uint32_t node, const char *why)
 static kn_status check_operands(const ir_graph *g, uint32_t at)
 {
     const ir_node *n = &g->nodes[at];
-    if ((int64_t)n->in + n->n_in > g->n_operands || (n->op < OP_COUNT && (int64_t)n->attr + n->n_words > g->n_words) || n->type >= g->n_types ||
-        n->prov >= g->n_provs)
+    if ((int64_t)n->in + n->n_in > g->n_operands || (n->op < OP_COUNT && (int64_t)n->attr + n->n_words > g->n_words)
+        || n->type >= g->n_types || n->prov >= g->n_provs)
         return kb_fail(KN_E_INTERNAL, "node %u points outside its graph's arrays", at);
     for (int i = 0; i < n->n_in; i++)
         if (ir_in(g, n, i).i > at)              /* a reference is index + 1: only earlier nodes */
@@ -55,7 +55,8 @@ static kn_status check_operator(const ir_graph *g, uint32_t at, uint32_t *versio
     }
     if (n->root != root || g->offsets[at] != offset)
         return wrong(g, at, "its root or offset is wrong");
-    if (!!(n->flags & IR_N_VIEW) != (o->cls == KB_VIEW && r.view_of >= 0) || !!(n->flags & IR_N_COPY) != (o->cls == KB_VIEW && r.view_of < 0))
+    if (!!(n->flags & IR_N_VIEW) != (o->cls == KB_VIEW && r.view_of >= 0)
+        || !!(n->flags & IR_N_COPY) != (o->cls == KB_VIEW && r.view_of < 0))
         return wrong(g, at, "its view flags are wrong");
     if (o->cls == KB_WRITE)
         versions[root]++;

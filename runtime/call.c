@@ -1,9 +1,10 @@
 /* call.c: a module call.
  *
- * In this order: a scope, a frame (for paths and the trace), global pre-hooks, the module's pre-hooks, arguments checked against the signature, forward, the
- * module's hooks, global hooks; then the result is handed to the scope outside, but only what the closing scope owns: an argument or self->cached is
- * returned as it is. Without hooks nothing is allocated and no text is looked at.
- * Failures are error tensors whose sentence begins with the class. An error tensor among the arguments is no failure: forward runs, its ops hand it on.
+ * In this order: a scope, a frame (for paths and the trace), global pre-hooks, the module's pre-hooks, arguments checked against the
+ * signature, forward, the module's hooks, global hooks; then the result is handed to the scope outside, but only what the closing scope
+ * owns: an argument or self->cached is returned as it is. Without hooks nothing is allocated and no text is looked at.
+ * Failures are error tensors whose sentence begins with the class. An error tensor among the arguments is no failure: forward runs, its
+ * ops hand it on.
  */
 #include "runtime/module.h"
 #include <string.h>
@@ -99,7 +100,8 @@ static bool run_post(const rt_hook_list *l, kn_module *m, kn_value in, kn_value 
     return true;
 }
 
-static __attribute__((noinline)) kn_value run_hooked(rt_ctx *ctx, const rt_class *k, kn_module *m, size_t n, const kn_value *args, const char *site)
+static __attribute__((noinline)) kn_value run_hooked(rt_ctx *ctx, const rt_class *k, kn_module *m, size_t n, const kn_value *args,
+                                                     const char *site)
 {
     rt_hooks *own = &m->state->hooks;
     hooked *h = rt_scope_undo(ctx, sizeof *h, release_lists);
@@ -124,8 +126,11 @@ static __attribute__((noinline)) kn_value run_hooked(rt_ctx *ctx, const rt_class
 static inline bool has_hooks(const kn_module *m)
 {
     const rt_hooks *own = &m->state->hooks, *all = &rt_global_hooks;
-    return ((uintptr_t)atomic_load_explicit(&own->pre, memory_order_relaxed) | (uintptr_t)atomic_load_explicit(&own->post, memory_order_relaxed) |
-        (uintptr_t)atomic_load_explicit(&all->pre, memory_order_relaxed) | (uintptr_t)atomic_load_explicit(&all->post, memory_order_relaxed)) != 0;
+    return ((uintptr_t)atomic_load_explicit(&own->pre, memory_order_relaxed)
+            | (uintptr_t)atomic_load_explicit(&own->post, memory_order_relaxed)
+            | (uintptr_t)atomic_load_explicit(&all->pre, memory_order_relaxed)
+            | (uintptr_t)atomic_load_explicit(&all->post, memory_order_relaxed))
+           != 0;
 }
 
 /* ---- the call --------------------------------------------------------------------------------------------------------------------- */
@@ -198,5 +203,6 @@ kn_tensor *kn_call(kn_module *m, size_t n, const kn_value *args, const char *sit
     kn_value v = rt_call(m, n, args, site);
     if (__builtin_expect(v.kind == KN_KIND_TENSOR, 1))
         return v.as.tensor;
-    return rt_error_tensorf(KN_E_VALUE, kn_class_name(m), site, "the result is %s, not a tensor; kn_call_value hands it out", rt_value_name(v));
+    return rt_error_tensorf(KN_E_VALUE, kn_class_name(m), site, "the result is %s, not a tensor; kn_call_value hands it out",
+                            rt_value_name(v));
 }

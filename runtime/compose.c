@@ -29,7 +29,8 @@ static kn_value check_part(kn_tensor *x, int64_t dim, const char *op, const char
         return kn_value_tensor(x);
     int d = wrapped(x, dim);
     if (d < 0 || d >= kn_rank(x))
-        return kn_value_tensor(rt_error_tensorf(KN_E_INDEX, op, site, "dim %lld is outside a tensor with %d dimensions", (long long)dim, kn_rank(x)));
+        return kn_value_tensor(
+            rt_error_tensorf(KN_E_INDEX, op, site, "dim %lld is outside a tensor with %d dimensions", (long long)dim, kn_rank(x)));
     return kn_none();
 }
 
@@ -78,8 +79,8 @@ kn_value(kn_split_sizes)(kn_tensor *x, kn_shape sizes, int64_t dim, const char *
             return failed_value(KN_E_VALUE, "split", site, "sizes of parts must not be negative");
     }
     if (total != kn_size(x, wrapped(x, dim)))
-        return kn_value_tensor(rt_error_tensorf(KN_E_SHAPE, "split", site, "the parts have %lld elements together, the dimension %lld", (long long)total,
-                                                (long long)kn_size(x, wrapped(x, dim))));
+        return kn_value_tensor(rt_error_tensorf(KN_E_SHAPE, "split", site, "the parts have %lld elements together, the dimension %lld",
+                                                (long long)total, (long long)kn_size(x, wrapped(x, dim))));
     return parts(x, (size_t)(sizes.rank > 0 ? sizes.rank : 0), 0, sizes.sizes, dim, "split", site);
 }
 
@@ -193,7 +194,8 @@ kn_tensor *(kn_unflatten)(kn_tensor *x, int64_t dim, kn_shape sizes, const char 
     if (open >= 0 && known > 0 && kn_size(x, d) % known == 0)
         all[open] = kn_size(x, d) / known;
     else if (known != kn_size(x, d))
-        return rt_error_tensorf(KN_E_SHAPE, "unflatten", site, "dimension %d has %lld elements, which the sizes given do not hold", d, (long long)kn_size(x, d));
+        return rt_error_tensorf(KN_E_SHAPE, "unflatten", site, "dimension %d has %lld elements, which the sizes given do not hold", d,
+                                (long long)kn_size(x, d));
     return (kn_reshape)(x, (kn_shape){n, all}, site);
 }
 

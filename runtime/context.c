@@ -1,8 +1,8 @@
 /* context.c: the thread's context, scopes, module frames; contexts for fibers.
  *
- * `owned` is one flat list for all open scopes of a thread. An entry says at which depth it is owned; a scope that closes releases what stands above its
- * mark and belongs to its depth or deeper, and keeps what was handed further out. An entry's pointer has its low bit set when it is plain memory, and the
- * next one as well when that begins with an rt_undo.
+ * `owned` is one flat list for all open scopes of a thread. An entry says at which depth it is owned; a scope that closes releases what
+ * stands above its mark and belongs to its depth or deeper, and keeps what was handed further out. An entry's pointer has its low bit
+ * set when it is plain memory, and the next one as well when that begins with an rt_undo.
  */
 #define _GNU_SOURCE                             /* pthread_getattr_np */
 #include "runtime/rt.h"
@@ -44,7 +44,8 @@ static bool own(rt_ctx *ctx, kn_tensor *t)
         return false;
     if (__builtin_expect(ctx->n_scopes == 0 && ctx->n_owned == ROOT_WARNING && !ctx->warned_root, 0)) {
         ctx->warned_root = true;
-        fprintf(stderr, "kiln: %d tensors belong to this thread's root scope and live until it ends; open a KN_SCOPE around the work\n", ROOT_WARNING);
+        fprintf(stderr, "kiln: %d tensors belong to this thread's root scope and live until it ends; open a KN_SCOPE around the work\n",
+                ROOT_WARNING);
     }
     return true;
 }
@@ -94,7 +95,8 @@ static rt_undo *close_to(rt_ctx *ctx, int64_t depth)
             continue;
         }
         if (o.depth > depth) {
-            if (!is_memory(o.t) && o.t->state == RT_PENDING && o.t->ctx == ctx && atomic_load_explicit(&o.t->count, memory_order_acquire) == 1) {
+            if (!is_memory(o.t) && o.t->state == RT_PENDING && o.t->ctx == ctx
+                && atomic_load_explicit(&o.t->count, memory_order_acquire) == 1) {
                 o.t->owned_at = RT_NOT_OWNED;
                 rt_pending_destroy(ctx, o.t);
             } else

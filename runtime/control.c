@@ -1,11 +1,13 @@
-/* control.c: kn_cond and kn_while_loop: callbacks are run once a call on placeholders, and what they do is written down as two regions (base/control.h).
+/* control.c: kn_cond and kn_while_loop: callbacks are run once a call on placeholders, and what they do is written down as two regions
+ * (base/control.h).
  *
- * Eager, recorded and replayed calls do the same here: run both callbacks, intern the regions, and dispatch one operator whose words name them. So a C
- * global that changes inside a callback shows at the next call as other words, like any change of an operator; numbers and outside tensors that a callback uses
- * become operands. The last call's regions are the guess for the next one: while a callback does as guessed, an operator costs no inference.
+ * Eager, recorded and replayed calls do the same here: run both callbacks, intern the regions, and dispatch one operator whose words
+ * name them. So a C global that changes inside a callback shows at the next call as other words, like any change of an operator; numbers
+ * and outside tensors that a callback uses become operands. The last call's regions are the guess for the next one: while a callback
+ * does as guessed, an operator costs no inference.
  *
- * REFUSED in a callback, with one sentence that becomes the result: reading its values on the host, writing to what it did not make, sizes that depend on
- * values, operators with effects; in a loop also random numbers, which would be the same at every trip.
+ * REFUSED in a callback, with one sentence that becomes the result: reading its values on the host, writing to what it did not make,
+ * sizes that depend on values, operators with effects; in a loop also random numbers, which would be the same at every trip.
  */
 #include "base/control.h"
 #include "base/userop.h"
@@ -94,7 +96,8 @@ static bool leave_guess(builder *b)
     for (int which = 0; which <= b->which && ok; which++) {
         const kb_region *r = &g->region[which];
         for (int64_t i = 0; i < b->n_ops[which] && ok; i++)
-            ok = append_op(&b->c->region[which], &r->ops[i], r->codes + r->ops[i].in, r->words + r->ops[i].words, r->values + r->ops[i].first);
+            ok = append_op(&b->c->region[which], &r->ops[i], r->codes + r->ops[i].in, r->words + r->ops[i].words,
+                           r->values + r->ops[i].first);
     }
     for (int i = b->c->n_tensors; i < b->n_tensors && ok; i++)
         b->c->tensors[b->c->n_tensors++] = kb_layout_retain(g->tensors[i]);
@@ -120,10 +123,12 @@ static kb_code code_of(builder *b, kn_tensor *t)
         if (b->tensors[i] == t)
             return KB_CODE(KB_CODE_INPUT, i);
     if (b->n_tensors + b->n_scalars == limit(b)) {
-        refuse(b, KN_E_VALUE, b->name, b->site, "the callbacks use more tensors and numbers from outside than the operator takes (64): hand on fewer, or stack some");
+        refuse(b, KN_E_VALUE, b->name, b->site,
+               "the callbacks use more tensors and numbers from outside than the operator takes (64): hand on fewer, or stack some");
         return KB_CODE_NONE;
     }
-    if (b->guess && (b->n_tensors == b->guess->n_tensors || !kb_layout_equal(b->guess->tensors[b->n_tensors], t->layout)) && !leave_guess(b))
+    if (b->guess && (b->n_tensors == b->guess->n_tensors || !kb_layout_equal(b->guess->tensors[b->n_tensors], t->layout))
+        && !leave_guess(b))
         return refuse(b, KN_E_MEMORY, b->name, b->site, "out of memory"), KB_CODE_NONE;
     if (!b->guess)
         b->c->tensors[b->c->n_tensors++] = kb_layout_retain(t->layout);
@@ -134,7 +139,8 @@ static kb_code code_of(builder *b, kn_tensor *t)
 static kb_code code_of_scalar(builder *b, const kn_value *v, kn_dtype d)
 {
     if (b->n_tensors + b->n_scalars == limit(b)) {
-        refuse(b, KN_E_VALUE, b->name, b->site, "the callbacks use more tensors and numbers from outside than the operator takes (64): hand on fewer, or stack some");
+        refuse(b, KN_E_VALUE, b->name, b->site,
+               "the callbacks use more tensors and numbers from outside than the operator takes (64): hand on fewer, or stack some");
         return KB_CODE_NONE;
     }
     if (b->guess && (b->n_scalars == b->guess->n_scalars || b->guess->scalars[b->n_scalars] != d) && !leave_guess(b))
@@ -257,7 +263,8 @@ static kn_tensor *not_here(builder *b, const rt_op *c)
         kb_control_release(inner);
     }
     if (draws && b->c->op == OP_while_loop)
-        return refusef(b, info->name, c->site, "it would draw the same random numbers at every trip of %s: draw them before, and hand them in");
+        return refusef(b, info->name, c->site,
+                       "it would draw the same random numbers at every trip of %s: draw them before, and hand them in");
     return NULL;
 }
 
@@ -362,7 +369,9 @@ static kn_status trace_host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int
     kn_status s = KN_OK;
     if (is_own(b, t)) {
         (void)ctx;
-        refusef(b, b->name, site, "values can't be read on the host in %s: both callbacks are run ahead, on placeholders. Read them outside, or use kn_where or another kn_cond");
+        refusef(b, b->name, site,
+                "values can't be read on the host in %s: both callbacks are run ahead, on placeholders. Read them outside, or use kn_where "
+                "or another kn_cond");
         return KN_E_STATE;
     }
     OUTSIDE(b, s = rt_need(t, code, site));
@@ -415,7 +424,8 @@ static void trace_asked(rt_trace *trace, rt_ctx *ctx, kn_tensor *t)
 static kn_status trace_foreign(rt_trace *trace, kn_tensor *t)
 {
     (void)t;
-    return kb_fail(KN_E_STATE, "%s: a placeholder of a callback was used outside of it: only what the callback returns leaves it", builder_of(trace)->name);
+    return kb_fail(KN_E_STATE, "%s: a placeholder of a callback was used outside of it: only what the callback returns leaves it",
+                   builder_of(trace)->name);
 }
 
 /* Placeholders that somebody keeps turn into errors. */
@@ -461,7 +471,8 @@ static const rt_trace_ops trace_ops = {
 };
 
 /* ---- callbacks -------------------------------------------------------------------------------------------------------------------------- */
-static builder *builder_new(rt_ctx *ctx, kb_opcode op, const char *name, void (*const made_by[2])(void), size_t n, kn_tensor *const *given, const char *site)
+static builder *builder_new(rt_ctx *ctx, kb_opcode op, const char *name, void (*const made_by[2])(void), size_t n, kn_tensor *const *given,
+                            const char *site)
 {
     builder *b = kb_calloc(1, sizeof *b);
     kb_control *c = kb_calloc(1, sizeof *c);
@@ -478,7 +489,8 @@ static builder *builder_new(rt_ctx *ctx, kb_opcode op, const char *name, void (*
         const kb_layout *l = given[i]->layout;  /* a loop's values are made by its body from the second trip on: row-major */
         b->tensors[i] = given[i];
         b->n_given = b->n_tensors = (int)i + 1;
-        c->tensors[i] = op == OP_cond || l->contiguous ? kb_layout_retain(l) : kb_layout_new_on(l->device, l->dtype, l->rank, l->sizes, NULL);
+        c->tensors[i] = op == OP_cond || l->contiguous ? kb_layout_retain(l)
+                                                       : kb_layout_new_on(l->device, l->dtype, l->rank, l->sizes, NULL);
         if (!c->tensors[i]) {
             builder_free(b);
             return NULL;
@@ -550,7 +562,8 @@ static kn_tensor *run_callback(builder *b, int which, const callback *f, bool *t
         if (!(in[i] = hand_out(b, GIVEN | (uint32_t)i, b->c->tensors[i])))
             bad = refuse(b, KN_E_MEMORY, b->name, b->site, "out of memory");
     if (!bad) {
-        kn_value v = f->condition ? kn_value_tensor(f->condition(f->user, (size_t)b->c->n_given, in)) : f->branch(f->user, (size_t)b->c->n_given, in);
+        kn_value v = f->condition ? kn_value_tensor(f->condition(f->user, (size_t)b->c->n_given, in))
+                                  : f->branch(f->user, (size_t)b->c->n_given, in);
         int n = b->refused ? -1 : results_of(b, v, t, &bad);
         *tuple = v.kind == KN_KIND_TUPLE;
         if (n > 0)
@@ -606,8 +619,8 @@ static kn_tensor *check_results(builder *b, const bool *tuple)
             return NULL;
         kb_layouts_text(first, sizeof first, n, x);
         kb_layouts_text(second, sizeof second, m, y);
-        snprintf(text, sizeof text, "the branches must give the same: the first gives %s%s, the second %s%s", tuple[0] && n == 1 ? "a tuple of " : "", first,
-                 tuple[1] && m == 1 ? "a tuple of " : "", second);
+        snprintf(text, sizeof text, "the branches must give the same: the first gives %s%s, the second %s%s",
+                 tuple[0] && n == 1 ? "a tuple of " : "", first, tuple[1] && m == 1 ? "a tuple of " : "", second);
         return refuse(b, KN_E_SHAPE, b->name, b->site, text);
     }
     if (n != 1 || tuple[0] || x[0]->dtype != KN_BOOL || x[0]->numel != 1) {

@@ -1,8 +1,9 @@
 /* custom.c: operators of one's own: registration, the kernel behind op `custom`, flat kernels through libffi.
  *
- * A signature is "T(T,T?,d,i,b)": one tensor out; tensors, optional tensors and scalars in. A flat kernel (kn_register_op) is a plain C function whose
- * parameters follow the signature: each tensor as its contiguous data pointer (const void *, NULL when left out), each scalar as double, int64_t or bool, then the output
- * pointer and its element count (int64_t): void f(const float *x, double a, float *out, int64_t n). Its prototype can't be checked.
+ * A signature is "T(T,T?,d,i,b)": one tensor out; tensors, optional tensors and scalars in. A flat kernel (kn_register_op) is a plain C
+ * function whose parameters follow the signature: each tensor as its contiguous data pointer (const void *, NULL when left out), each
+ * scalar as double, int64_t or bool, then the output pointer and its element count (int64_t): void f(const float *x, double a, float
+ * *out, int64_t n). Its prototype can't be checked.
  */
 #include "base/alloc.h"
 #include "base/error.h"
@@ -22,7 +23,8 @@ static kn_status parse(kb_userop *u)
     while (*p && *p != ')') {
         char kind = *p++;
         if (!strchr("Tdib", kind))
-            return kb_fail(KN_E_VALUE, "%s: the signature \"%s\" has '%c' at position %d; T, T?, d, i, b are known", u->cls.name, s, kind, (int)(p - s));
+            return kb_fail(KN_E_VALUE, "%s: the signature \"%s\" has '%c' at position %d; T, T?, d, i, b are known", u->cls.name, s, kind,
+                           (int)(p - s));
         if (kind == 'T' && *p == '?') {
             kind = '?';
             p++;

@@ -1,6 +1,7 @@
 /* device.c: tensors and modules on devices: where they are, moving them, waiting.
  *
- * A tensor's device is its layout's. Moving is an operator (to_device) that a compiled module runs between two graphs; what is there already is handed back.
+ * A tensor's device is its layout's. Moving is an operator (to_device) that a compiled module runs between two graphs; what is there
+ * already is handed back.
  */
 #include "runtime/face.h"
 #include "runtime/module.h"
@@ -13,7 +14,8 @@ static int number_of(kn_device d)
         return KB_CPU;
     if (d.kind == 1 && d.index >= 0 && d.index < KB_MAX_DEVICES - 1)
         return d.index + 1;
-    kb_fail(KN_E_DEVICE, "device %d of kind %d is none: KN_CPU, or KN_CUDA(0) to KN_CUDA(%d)", (int)d.index, (int)d.kind, KB_MAX_DEVICES - 2);
+    kb_fail(KN_E_DEVICE, "device %d of kind %d is none: KN_CPU, or KN_CUDA(0) to KN_CUDA(%d)", (int)d.index, (int)d.kind,
+            KB_MAX_DEVICES - 2);
     return -1;
 }
 

@@ -1,8 +1,9 @@
 /* einsum.c: kn_einsum, written in operators.
  *
- * Operands are taken from left to right. Of each pair, labels that the rest and the result don't need are summed: those of one operand alone by kn_sum, those
- * of both by a batched product whose k runs over them in the order in which the equation first names them (CAPTURE 16). A dimension of size 1 broadcasts
- * against the same letter elsewhere, and the dims under an ellipsis are aligned at their right, as in PyTorch.
+ * Operands are taken from left to right. Of each pair, labels that the rest and the result don't need are summed: those of one operand
+ * alone by kn_sum, those of both by a batched product whose k runs over them in the order in which the equation first names them
+ * (CAPTURE 16). A dimension of size 1 broadcasts against the same letter elsewhere, and the dims under an ellipsis are aligned at their
+ * right, as in PyTorch.
  */
 #include "runtime/face.h"
 #include <stdio.h>
@@ -57,11 +58,13 @@ static kn_status measure(const einsum *e, term *t, const char *p, int which, int
             *dots = true;
             p += 2;
         } else
-            return bad(KN_E_VALUE, "\"%s\" can't be read at '%s': letters, one \"...\" a term, commas and one \"->\" may stand there", e->equation, p);
+            return bad(KN_E_VALUE, "\"%s\" can't be read at '%s': letters, one \"...\" a term, commas and one \"->\" may stand there",
+                       e->equation, p);
     }
     t->length = (int)(p - t->text);
     if (*letters > KN_MAX_RANK)
-        return bad(KN_E_VALUE, "\"%s\": %s names %d dimensions, %d is the most", e->equation, which < 0 ? "the result" : "a term", *letters, KN_MAX_RANK);
+        return bad(KN_E_VALUE, "\"%s\": %s names %d dimensions, %d is the most", e->equation, which < 0 ? "the result" : "a term", *letters,
+                   KN_MAX_RANK);
     return KN_OK;
 }
 
@@ -85,8 +88,8 @@ static kn_status read_operand(einsum *e, int k, const char *p)
     if (measure(e, t, p, k, &letters, &dots) != KN_OK)
         return kb_error_status();
     if (dots ? letters > rank : letters != rank)
-        return bad(KN_E_VALUE, "\"%s\" does not fit the operands: its term %d, \"%.*s\", names %d dimensions%s, operand %d has %d", e->equation, k, t->length,
-                   t->text, letters, dots ? " beside the ellipsis" : "", k, rank);
+        return bad(KN_E_VALUE, "\"%s\" does not fit the operands: its term %d, \"%.*s\", names %d dimensions%s, operand %d has %d",
+                   e->equation, k, t->length, t->text, letters, dots ? " beside the ellipsis" : "", k, rank);
     put_labels(t, rank - letters);
     if (rank - letters > e->dots)
         e->dots = rank - letters;
@@ -109,8 +112,8 @@ static kn_status find_sizes(einsum *e)
             }
             bool again = e->whose[l] == k;      /* twice in one term: a diagonal */
             if (e->size[l] != size && (again || (size != 1 && e->size[l] != 1)))
-                return bad(KN_E_VALUE, "\"%s\": '%c' stands for two different sizes: %lld in operand %d, %lld in operand %d", e->equation, letter_of(l),
-                           (long long)e->size[l], e->whose[l], (long long)size, k);
+                return bad(KN_E_VALUE, "\"%s\": '%c' stands for two different sizes: %lld in operand %d, %lld in operand %d", e->equation,
+                           letter_of(l), (long long)e->size[l], e->whose[l], (long long)size, k);
             if (size != 1 && e->size[l] == 1) {
                 e->size[l] = size;
                 e->whose[l] = k;
@@ -171,8 +174,8 @@ static kn_status read_equation(einsum *e, size_t n, kn_tensor *const *tensors)
     for (const char *q = p; *q && *q != '-'; q++)
         terms += *q == ',';
     if (terms != n)
-        return bad(KN_E_VALUE, "\"%s\" does not fit the operands: it has %zu term%s, %zu tensor%s given", p, terms, terms == 1 ? "" : "s", n,
-                   n == 1 ? " is" : "s are");
+        return bad(KN_E_VALUE, "\"%s\" does not fit the operands: it has %zu term%s, %zu tensor%s given", p, terms, terms == 1 ? "" : "s",
+                   n, n == 1 ? " is" : "s are");
     e->n_terms = (int)n;
     for (int k = 0; k < e->n_terms; k++) {
         e->in[k].t = tensors[k];

@@ -110,7 +110,9 @@ static kn_status put_word(named_call *c, const kb_arg *a)
     }
     if (a->kind == 'e' && v->kind == KN_KIND_STRING) {
         *w = rt_put_word(v->as.string, a->words);
-        return *w >= 0 ? KN_OK : kb_fail(KN_E_VALUE, "attribute '%s' can't be \"%s\"; the operator takes (%s)", a->keyword, v->as.string, c->o->schema);
+        return *w >= 0
+                   ? KN_OK
+                   : kb_fail(KN_E_VALUE, "attribute '%s' can't be \"%s\"; the operator takes (%s)", a->keyword, v->as.string, c->o->schema);
     }
     if (a->kind == 'd' && v->kind == KN_KIND_STRING) {
         kn_dtype d = kb_dtype_parse(v->as.string, strlen(v->as.string));

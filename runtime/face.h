@@ -4,8 +4,9 @@
 #include "runtime/rt.h"
 #include <kiln/ops.h>
 
-/* The options a caller gave (or o->base in their place), as a struct of the size known here. `size` is the caller's sizeof: a shorter struct is filled up with
- * zeroes in *known; a longer one with unknown non-zero bytes is refused: NULL after a recorded failure. o NULL: all defaults. */
+/* The options a caller gave (or o->base in their place), as a struct of the size known here. `size` is the caller's sizeof: a shorter
+ * struct is filled up with zeroes in *known; a longer one with unknown non-zero bytes is refused: NULL after a recorded failure. o NULL:
+ * all defaults. */
 const void *rt_options(const void *o, size_t size, void *known, size_t known_size);
 kn_tensor *rt_face_failed(const char *op, const char *site);        /* an error tensor for the newest failure */
 
@@ -19,7 +20,8 @@ static inline int64_t rt_int_or(kn_value v, int64_t fallback)
 {
     return v.kind == KN_KIND_INT || v.kind == KN_KIND_BOOL ? v.as.i : v.kind == KN_KIND_DOUBLE ? (int64_t)v.as.d : fallback;
 }
-/* Length and items; an optional list left out (rank 0) is -1. A list past twice the largest rank is cut to a length that inference refuses. */
+/* Length and items; an optional list left out (rank 0) is -1. A list past twice the largest rank is cut to a length that inference
+ * refuses. */
 static inline int rt_put_list(int64_t *words, kn_shape s, bool optional)
 {
     int64_t n = s.rank < 0 ? 0 : s.rank > 2 * KN_MAX_RANK ? 2 * KN_MAX_RANK : s.rank;

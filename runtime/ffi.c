@@ -1,7 +1,7 @@
 /* ffi.c: C functions called by signature, and C functions made from a signature: libffi.
  *
- * A call interface is prepared once a class. A kn_value crosses as what it is in C, a struct of 16 bytes. Closures are kept in a list, since a function
- * pointer alone doesn't lead back to what libffi allocated for it.
+ * A call interface is prepared once a class. A kn_value crosses as what it is in C, a struct of 16 bytes. Closures are kept in a list,
+ * since a function pointer alone doesn't lead back to what libffi allocated for it.
  */
 #include "runtime/module.h"
 #include <ffi.h>
@@ -125,8 +125,9 @@ static void called(ffi_cif *cif, void *result, void **places, void *user)
         *(kn_value *)result = out;
         return;
     }
-    kn_tensor *t = out.kind == KN_KIND_TENSOR ? out.as.tensor
-                                              : rt_error_tensorf(KN_E_VALUE, NULL, NULL, "the result must be a tensor, not %s", rt_value_name(out));
+    kn_tensor *t = out.kind == KN_KIND_TENSOR
+                       ? out.as.tensor
+                       : rt_error_tensorf(KN_E_VALUE, NULL, NULL, "the result must be a tensor, not %s", rt_value_name(out));
     *(kn_tensor **)result = t;
 }
 

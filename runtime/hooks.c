@@ -1,9 +1,10 @@
 /* hooks.c: registering, removing and running hooks.
  *
- * A list is never changed once readers can see it; a change makes another list and swaps the pointer, under one mutex. A reader takes a count on the list
- * that it found, between two steps of `readers`; whoever swapped a list waits for `readers` to be zero for a moment before it drops the list's own count, so
- * that no reader is left between finding a list and counting it. Reading takes no lock and, where no hook is, writes nothing.
- * A hook lives as long as a list or the table of ids holds it; free_user runs when the last one lets go: at once, or when the call that is running it ends.
+ * A list is never changed once readers can see it; a change makes another list and swaps the pointer, under one mutex. A reader takes a
+ * count on the list that it found, between two steps of `readers`; whoever swapped a list waits for `readers` to be zero for a moment
+ * before it drops the list's own count, so that no reader is left between finding a list and counting it. Reading takes no lock and,
+ * where no hook is, writes nothing. A hook lives as long as a list or the table of ids holds it; free_user runs when the last one lets
+ * go: at once, or when the call that is running it ends.
  */
 #include "runtime/face.h"
 #include "runtime/module.h"
@@ -160,8 +161,8 @@ kn_hook kn_register_global_forward_hook(kn_hook_fn f, void *user, const kn_hook_
     return add(&rt_global_hooks.post, NULL, f, user, o, o_size);
 }
 
-/* Takes a hook that was taken out of the table of ids out of its list. Under the lock; *old is what is to be released after it. When memory is too short
- * for a shorter list, the hook stays in the old one, where its mark keeps it from running. */
+/* Takes a hook that was taken out of the table of ids out of its list. Under the lock; *old is what is to be released after it. When
+ * memory is too short for a shorter list, the hook stays in the old one, where its mark keeps it from running. */
 static void unlist(rt_hook *h, rt_hook_list **old)
 {
     rt_hook_list *made, *l = atomic_load(h->at);

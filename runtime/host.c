@@ -1,4 +1,5 @@
-/* host.c: the host looks at data: item, read, map, compare, print. Each syncs: under a compiled module it is a graph break with the code given here.
+/* host.c: the host looks at data: item, read, map, compare, print. Each syncs: under a compiled module it is a graph break with the code
+ * given here.
  *
  * Mapped memory is exclusive: an op that touches write-mapped storage, or writes read-mapped storage, is an error (rt_storage_access).
  */
@@ -68,8 +69,8 @@ static kn_status one_element(kn_tensor *x, int code, const char *what, const cha
     }
     if (x->layout->numel != 1) {
         char text[160];
-        return kb_fail(KN_E_SHAPE, "%s: a tensor of one element was expected, not %s%s%s%s", what, kb_layout_text(text, sizeof text, x->layout),
-                       site ? " (" : "", site ? site : "", site ? ")" : "");
+        return kb_fail(KN_E_SHAPE, "%s: a tensor of one element was expected, not %s%s%s%s", what,
+                       kb_layout_text(text, sizeof text, x->layout), site ? " (" : "", site ? site : "", site ? ")" : "");
     }
     if (!x->layout->device) {
         *e = load(rt_tensor_data(x), x->layout->dtype);
@@ -147,8 +148,8 @@ kn_status(kn_read)(kn_tensor *x, void *out, size_t out_bytes, const char *site)
         return x && x->state == RT_ERROR ? kb_fail(s, "%s", kn_tensor_error(x)) : s;
     size_t bytes = (size_t)x->layout->numel * kb_dtype_bytes(x->layout->dtype);
     if (bytes != out_bytes)
-        return kb_fail(KN_E_SHAPE, "read: the tensor has %zu bytes, the buffer %zu%s%s%s", bytes, out_bytes, site ? " (" : "", site ? site : "",
-                       site ? ")" : "");
+        return kb_fail(KN_E_SHAPE, "read: the tensor has %zu bytes, the buffer %zu%s%s%s", bytes, out_bytes, site ? " (" : "",
+                       site ? site : "", site ? ")" : "");
     return copy_out(x, out);
 }
 
@@ -159,7 +160,8 @@ static kn_status map(kn_tensor *x, const char *site, bool write)
         return s;
     char name[24];
     if (x->layout->device)
-        return kb_fail(KN_E_DEVICE, "map: the tensor is on %s, where host code can't follow a pointer; map kn_to(x, KN_CPU), or use kn_read",
+        return kb_fail(KN_E_DEVICE,
+                       "map: the tensor is on %s, where host code can't follow a pointer; map kn_to(x, KN_CPU), or use kn_read",
                        kb_device_text(name, sizeof name, x->layout->device));
     if (!x->layout->contiguous)
         return kb_fail(KN_E_STATE, "map: the tensor is a view that isn't contiguous; map kn_contiguous(x), or use kn_read");
@@ -216,7 +218,8 @@ static element at(const kn_tensor *t, const walker *w)
     return load((const char *)rt_tensor_data(t) + w->offset * (int64_t)kb_dtype_bytes(d), d);
 }
 
-/* What stands for x where the host looks at elements: x, or a row-major copy of a device's tensor, in *local with its layout and storage. */
+/* What stands for x where the host looks at elements: x, or a row-major copy of a device's tensor, in *local with its layout and
+ * storage. */
 typedef struct on_host { kn_tensor t; rt_storage storage; kb_layout *layout; void *owned; size_t bytes; } on_host;
 
 static const kn_tensor *fetch(const kn_tensor *x, on_host *h)
@@ -260,7 +263,8 @@ bool(kn_allclose)(kn_tensor *a, kn_tensor *b, double rtol, double atol, const ch
         return false;
     if (a->layout->rank != b->layout->rank || memcmp(a->layout->sizes, b->layout->sizes, (size_t)a->layout->rank * sizeof(int64_t)) != 0) {
         char x[160], y[160];
-        kb_fail(KN_E_SHAPE, "allclose: shapes differ: %s and %s", kb_layout_text(x, sizeof x, a->layout), kb_layout_text(y, sizeof y, b->layout));
+        kb_fail(KN_E_SHAPE, "allclose: shapes differ: %s and %s", kb_layout_text(x, sizeof x, a->layout),
+                kb_layout_text(y, sizeof y, b->layout));
         return false;
     }
     on_host ha, hb;

@@ -1,11 +1,11 @@
 /* rt.h: tensors, storages, scopes, the thread's context, and the one door that every op goes through.
  *
- * TENSOR. An immutable handle: storage, offset and layout are set once. It is REAL (storage holds its values), PENDING (a replaying call has handed it
- * out; its values come at the next sync), ERROR (carries its sentence) or DEAD (freed: sits in a quarantine, an op on it says so).
- * STORAGE. Bytes, counted, with a version that every write bumps.
- * SCOPE. A tensor that the library returns is owned by the innermost open scope of its thread: the scope holds one count.
- * TRACE. While a compiled module records or replays on this thread, ctx->trace is its call frame; dispatch hands every op, host read and write
- * to the frame's functions. The runtime knows no more of the tracer than this table.
+ * TENSOR. An immutable handle: storage, offset and layout are set once. It is REAL (storage holds its values), PENDING (a replaying call
+ * has handed it out; its values come at the next sync), ERROR (carries its sentence) or DEAD (freed: sits in a quarantine, an op on it
+ * says so). STORAGE. Bytes, counted, with a version that every write bumps.
+ * SCOPE. A tensor that the library returns is owned by the innermost open scope of its thread: the scope holds one count. TRACE. While a
+ * compiled module records or replays on this thread, ctx->trace is its call frame; dispatch hands every op, host read and write to the
+ * frame's functions. The runtime knows no more of the tracer than this table.
  */
 #ifndef RT_H
 #define RT_H
@@ -57,8 +57,8 @@ struct kn_tensor {
 typedef struct rt_owned { kn_tensor *t; uint32_t depth; } rt_owned;
 typedef struct rt_scope { uint64_t id; uint32_t mark; const char *function; } rt_scope;
 
-/* One level of module calls in progress on a thread: for module paths in errors, reports and traces. Kept in the context, not on the C stack,
- * so that closing an outer scope after a longjmp can unwind it. */
+/* One level of module calls in progress on a thread: for module paths in errors, reports and traces. Kept in the context, not on the C
+ * stack, so that closing an outer scope after a longjmp can unwind it. */
 typedef struct rt_module_frame {
     kn_module *module;
     uint32_t depth;                             /* scopes open when it was pushed */
@@ -141,8 +141,8 @@ typedef struct rt_op {
     const char *site;                           /* "file.c:41" or NULL */
 } rt_op;
 
-/* THE door. Fills out[0 .. n_out-1] with tensors owned by the innermost scope (never NULL; all the same error tensor on failure); for writes
- * out[0] is operand 0 itself. */
+/* THE door. Fills out[0 .. n_out-1] with tensors owned by the innermost scope (never NULL; all the same error tensor on failure); for
+ * writes out[0] is operand 0 itself. */
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define RT_OP(o, n, words) .head = (uint64_t)(uint32_t)(words) << 32 | (uint32_t)(n) << 16 | (uint32_t)(o)
 #else
@@ -155,16 +155,19 @@ static inline kn_tensor *rt_dispatch1(const rt_op *c)
     rt_dispatch(c, out);
     return out[0];
 }
-/* The eager half: validates, infers, runs the kernel. Operands must be real (pending ones are synced first). Used by the tracer while recording. */
+/* The eager half: validates, infers, runs the kernel. Operands must be real (pending ones are synced first). Used by the tracer while
+ * recording. */
 void rt_eager(rt_ctx *ctx, const rt_op *c, kn_tensor **out);
-/* Of op's operand 1: a parameter that has stayed the same for a while may be used in packed form, its own if nobody else may write it. Else NULL. */
+/* Of op's operand 1: a parameter that has stayed the same for a while may be used in packed form, its own if nobody else may write it.
+ * Else NULL. */
 const kb_source *rt_weights_of(kb_opcode op, const kn_tensor *w, kb_source *source);
 
 /* ---- what a call frame of the tracer gives the runtime ---------------------------------------------------------------------- */
 typedef struct rt_trace_ops {
     /* Called from outside of rt_enter, unlike the others: it enters by itself, so that rt_dispatch has nothing to come back for. */
     void (*op)(rt_trace *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out);
-    /* Host code is about to read t (REAL or PENDING, made by this call or not): after it t is REAL, or an error is recorded. `code` is a break code. */
+    /* Host code is about to read t (REAL or PENDING, made by this call or not): after it t is REAL, or an error is recorded. `code` is a
+     * break code. */
     kn_status (*host_read)(rt_trace *f, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
     void (*host_write)(rt_trace *f, rt_ctx *ctx, rt_storage *s);    /* about to write this storage outside of an op */
     void (*dropped)(rt_trace *f, kn_tensor *t);                     /* a PENDING handle's last count is gone; NULL: counting it is enough */
@@ -182,8 +185,8 @@ struct rt_trace {
     uint32_t n_pending;                         /* its placeholders that are alive */
     const void *base;                           /* the call's C frame: all that it calls is below */
 };
-/* Ends the traced calls that were left by longjmp with no scope closing around them: their C frames are not above `here`, the caller's, so that they are gone. Calls
- * on other stacks than the thread's own (fibers) are left alone. */
+/* Ends the traced calls that were left by longjmp with no scope closing around them: their C frames are not above `here`, the caller's,
+ * so that they are gone. Calls on other stacks than the thread's own (fibers) are left alone. */
 void rt_end_left_calls(rt_ctx *ctx, const void *here);
 
 /* The host is about to write s outside of an operator: the thread's trace is told. */
@@ -201,7 +204,8 @@ kn_status rt_need(kn_tensor *t, int code, const char *site);
 /* ---- scopes and module frames ------------------------------------------------------------------------------------------------ */
 /* Memory that lives as long as the innermost scope (items of tuples and dicts). NULL when memory is short. */
 void *rt_scope_alloc(rt_ctx *ctx, size_t size);
-/* A zeroed block that begins with an rt_undo; when the innermost scope has closed, undo is called and the block freed. NULL when memory is short. */
+/* A zeroed block that begins with an rt_undo; when the innermost scope has closed, undo is called and the block freed. NULL when memory
+ * is short. */
 void *rt_scope_undo(rt_ctx *ctx, size_t size, void (*undo)(rt_undo *u));
 /* The depth that kn_escape(…, function) hands to; tensor and memory move to that depth if they are owned deeper (by this thread). */
 uint32_t rt_escape_depth(const rt_ctx *ctx, const char *function);
@@ -215,12 +219,12 @@ void rt_module_pop(rt_ctx *ctx);
 /* ---- tensors ---------------------------------------------------------------------------------------------------------------- */
 /* A handle in the innermost scope. Takes over the counts of layout and storage, also on failure (then an error tensor). */
 kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *storage, int64_t offset);
-/* A bare handle with count 1 owned by the innermost scope, all fields but uid/ctx/count zero; NULL when memory is short. A freed one is not used again
- * before RT_QUARANTINE others were freed. */
+/* A bare handle with count 1 owned by the innermost scope, all fields but uid/ctx/count zero; NULL when memory is short. A freed one is
+ * not used again before RT_QUARANTINE others were freed. */
 enum { RT_QUARANTINE = 32 };
 kn_tensor *rt_handle_new_slow(rt_ctx *ctx);
-/* Whose value a handle is. A frame keeps the handles that it gave out, also those that another thread has let go of by now, and asks them whether they are still its
- * own: so these are atomic, without order. */
+/* Whose value a handle is. A frame keeps the handles that it gave out, also those that another thread has let go of by now, and asks
+ * them whether they are still its own: so these are atomic, without order. */
 static inline void rt_set_slot(kn_tensor *t, uint64_t serial, uint32_t slot)
 {
     __atomic_store_n(&t->slot, slot, __ATOMIC_RELAXED);
@@ -240,8 +244,8 @@ static inline void rt_handle_clear(kn_tensor *t)
     t->offset = 0;
     t->u.trace = NULL;
 }
-/* rt_handle_new for a placeholder, which a frame hands out by the hundred; NULL: try rt_handle_new. A free handle has no storage, and nobody asks a placeholder for
- * its offset. */
+/* rt_handle_new for a placeholder, which a frame hands out by the hundred; NULL: try rt_handle_new. A free handle has no storage, and
+ * nobody asks a placeholder for its offset. */
 static inline kn_tensor *rt_handle_new_pending(rt_ctx *ctx, rt_trace *trace, uint64_t serial, uint32_t slot, const kb_layout *layout)
 {
     int64_t n_owned = ctx->n_owned, n_free = ctx->n_free, n_scopes = ctx->n_scopes;
@@ -322,8 +326,9 @@ static inline kn_tensor *rt_retain(kn_tensor *t)     /* no trace notice: for the
         atomic_fetch_add_explicit(&t->count, 1, memory_order_relaxed);
     return t;
 }
-/* The same two for frames, which hold hundreds of tensors during each call: only between rt_enter and rt_leave. While a single thread has ever used tensors its counts are
- * nobody else's, and no locked instruction is needed; a second thread waits until the first is outside before it begins (foreign.c). */
+/* The same two for frames, which hold hundreds of tensors during each call: only between rt_enter and rt_leave. While a single thread
+ * has ever used tensors its counts are nobody else's, and no locked instruction is needed; a second thread waits until the first is
+ * outside before it begins (foreign.c). */
 extern _Atomic(bool) rt_shared;
 void rt_share(void);                            /* makes it true */
 static inline void rt_retain_inside(kn_tensor *t)
@@ -341,7 +346,8 @@ static inline void rt_release_inside(kn_tensor *t)
     else
         atomic_store_explicit(&t->count, count - 1, memory_order_relaxed);
 }
-/* Whether t is known to be no value. The library's own code asks this: kn_failed also asks what only a computation can tell, which ends the graph. */
+/* Whether t is known to be no value. The library's own code asks this: kn_failed also asks what only a computation can tell, which ends
+ * the graph. */
 static inline bool rt_failed(const kn_tensor *t) { return !t || t->state == RT_ERROR || t->state == RT_DEAD; }
 /* An error tensor in the innermost scope carrying the thread's newest failure, prefixed by op, module path and site. Never NULL. */
 kn_tensor *rt_error_tensor(rt_ctx *ctx, const char *op, const char *site);
@@ -381,7 +387,8 @@ static inline int64_t rt_dtype_here(kn_dtype d)
 }
 /* Sets the thread's default device and gives the one before: nothing is opened or checked. */
 int rt_default_device(int device);
-/* x's elements, row-major, in host memory: x itself where it is so, else a copy in *owned (kb_data_alloc(*bytes)), NULL otherwise. x is REAL. NULL on failure. */
+/* x's elements, row-major, in host memory: x itself where it is so, else a copy in *owned (kb_data_alloc(*bytes)), NULL otherwise. x is
+ * REAL. NULL on failure. */
 const void *rt_host_elements(const kn_tensor *x, void **owned, size_t *bytes);
 
 /* The scalar of a kn_value as a weak 8-byte operand: bits in *bits, its dtype (bool, i64 or f64); 0 when it is no scalar. */
@@ -405,11 +412,11 @@ double rt_op_flops(const rt_op *c, const kn_tensor *out);      /* of products, c
 char *rt_module_path(char *buf, size_t size, const rt_ctx *ctx);
 
 /* ---- random numbers (CAPTURE 19) ----------------------------------------------------------------------------------------------- */
-/* Fills the last two operands of a random op, seed and offset: reserves the counters that it uses with the thread's generator, none for a call that inference
- * will refuse. Fails for bounds that randint and randperm refuse. */
+/* Fills the last two operands of a random op, seed and offset: reserves the counters that it uses with the thread's generator, none for
+ * a call that inference will refuse. Fails for bounds that randint and randperm refuse. */
 kn_status rt_rng_operands(kb_opcode op, int n_in, kn_value *in, const int64_t *words);
-/* Before it, for an op that draws: until rt_leave of what it gives (unless that is NULL) no other thread visits this one. A visit may give numbers back
- * (tracer/numbers.c), and those reserved before it would be stale. */
+/* Before it, for an op that draws: until rt_leave of what it gives (unless that is NULL) no other thread visits this one. A visit may
+ * give numbers back (tracer/numbers.c), and those reserved before it would be stale. */
 static inline rt_ctx *rt_draws(bool draws)
 {
     rt_ctx *ctx = rt_get_known();
@@ -420,7 +427,8 @@ static inline rt_ctx *rt_draws(bool draws)
 }
 /* Philox counters (4 words each) that a call on an operand of this layout (NULL: none, or a failed one) uses. */
 int64_t rt_rng_counters(kb_opcode op, const kb_layout *x, const int64_t *words);
-/* The newest counters that were reserved with this seed were not used: their op's operand turned out to have failed, and eager draws nothing then. */
+/* The newest counters that were reserved with this seed were not used: their op's operand turned out to have failed, and eager draws
+ * nothing then. */
 void rt_rng_give_back(rt_ctx *ctx, int64_t seed, int64_t counters);
 void rt_generator_release(kn_generator *g);     /* NULL: nothing */
 

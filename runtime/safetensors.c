@@ -1,9 +1,10 @@
 /* safetensors.c: reads the format: 8 bytes of header length, a JSON object, then the tensors' bytes.
  *
- * The header is checked whole at opening, before anything is allocated on its word: the tensors must tile the data exactly, in any order, each as long as its
- * dtype and shape say. Refused: truncation, a header past the end or past 100 MB, JSON that isn't, names twice, metadata that isn't strings, overlaps, gaps,
- * bytes that belong to nothing, sizes that overflow or lie. A dtype that the library doesn't know is refused when it is asked for, so that the rest of the
- * file can be used. Data are read, not mapped: a file that another process cuts short is then an error, not a signal.
+ * The header is checked whole at opening, before anything is allocated on its word: the tensors must tile the data exactly, in any
+ * order, each as long as its dtype and shape say. Refused: truncation, a header past the end or past 100 MB, JSON that isn't, names
+ * twice, metadata that isn't strings, overlaps, gaps, bytes that belong to nothing, sizes that overflow or lie. A dtype that the library
+ * doesn't know is refused when it is asked for, so that the rest of the file can be used. Data are read, not mapped: a file that another
+ * process cuts short is then an error, not a signal.
  */
 #include "runtime/safetensors.h"
 #include "runtime/face.h"
@@ -84,8 +85,8 @@ static kn_status read_offsets(kn_store *s, rt_entry *e, const json_t *offsets)
     e->begin = (uint64_t)json_integer_value(b);
     e->end = (uint64_t)json_integer_value(x);
     if (e->end > s->bytes)
-        return kb_fail(KN_E_FORMAT, "%s: tensor \"%.100s\" ends at byte %llu of the data, the file has %llu", s->path, e->name, (unsigned long long)e->end,
-            (unsigned long long)s->bytes);
+        return kb_fail(KN_E_FORMAT, "%s: tensor \"%.100s\" ends at byte %llu of the data, the file has %llu", s->path, e->name,
+                       (unsigned long long)e->end, (unsigned long long)s->bytes);
     return KN_OK;
 }
 
@@ -111,8 +112,8 @@ static kn_status read_entry(kn_store *s, rt_entry *e, const char *name, const js
         return bad(s, name, "the shape has more bytes than can be counted");
     if (bytes != e->end - e->begin) {
         char text[160];
-        return kb_fail(KN_E_FORMAT, "%s: tensor \"%.100s\" is %s, %llu bytes, but its data are %llu", s->path, name, rt_entry_text(text, sizeof text, e),
-            (unsigned long long)bytes, (unsigned long long)(e->end - e->begin));
+        return kb_fail(KN_E_FORMAT, "%s: tensor \"%.100s\" is %s, %llu bytes, but its data are %llu", s->path, name,
+                       rt_entry_text(text, sizeof text, e), (unsigned long long)bytes, (unsigned long long)(e->end - e->begin));
     }
     return KN_OK;
 }
@@ -156,7 +157,8 @@ static kn_status check_tiling(kn_store *s)
         if (e->begin < at)
             return kb_fail(KN_E_FORMAT, "%s: tensors \"%.100s\" and \"%.100s\" overlap", s->path, s->entries[i - 1].name, e->name);
         if (e->begin > at)
-            return kb_fail(KN_E_FORMAT, "%s: %llu bytes before tensor \"%.100s\" belong to none", s->path, (unsigned long long)(e->begin - at), e->name);
+            return kb_fail(KN_E_FORMAT, "%s: %llu bytes before tensor \"%.100s\" belong to none", s->path,
+                           (unsigned long long)(e->begin - at), e->name);
         at = e->end;
     }
     if (at != s->bytes)
@@ -212,7 +214,8 @@ static kn_status read_header(kn_store *s, uint64_t file_bytes)
     if (n > MAX_HEADER)
         return kb_fail(KN_E_FORMAT, "%s: a header of %llu bytes is refused; is this a safetensors file?", s->path, (unsigned long long)n);
     if (n > file_bytes - 8)
-        return kb_fail(KN_E_FORMAT, "%s: the header has %llu bytes, the file only %llu", s->path, (unsigned long long)n, (unsigned long long)file_bytes);
+        return kb_fail(KN_E_FORMAT, "%s: the header has %llu bytes, the file only %llu", s->path, (unsigned long long)n,
+                       (unsigned long long)file_bytes);
     s->start = 8 + n;
     s->bytes = file_bytes - s->start;
     char *text = kb_alloc((size_t)n + 1);
@@ -310,10 +313,11 @@ kn_tensor *kn_store_get(kn_store *s, const char *name, const char *site)
     if (!e)
         return rt_error_tensorf(KN_E_VALUE, "kn_store_get", site, "%s has no tensor \"%s\"", s->path, name ? name : "NULL");
     if (!e->dtype)
-        return rt_error_tensorf(KN_E_DTYPE, "kn_store_get", site, "%s: tensor \"%s\" is of dtype %.40s, which is not supported", s->path, name, e->dtype_name);
+        return rt_error_tensorf(KN_E_DTYPE, "kn_store_get", site, "%s: tensor \"%s\" is of dtype %.40s, which is not supported", s->path,
+                                name, e->dtype_name);
     if (e->rank > KB_MAX_RANK)
-        return rt_error_tensorf(KN_E_SHAPE, "kn_store_get", site, "%s: tensor \"%s\" has %lld dimensions, at most %d are supported", s->path, name,
-            (long long)e->rank, KB_MAX_RANK);
+        return rt_error_tensorf(KN_E_SHAPE, "kn_store_get", site, "%s: tensor \"%s\" has %lld dimensions, at most %d are supported",
+                                s->path, name, (long long)e->rank, KB_MAX_RANK);
     kn_tensor *t = (kn_empty)(e->dtype, (kn_shape){e->rank, e->sizes}, site);
     if (!kn_failed(t) && e->end > e->begin && read_at(s, rt_tensor_data(t), e->end - e->begin, s->start + e->begin) != KN_OK)
         return rt_face_failed("kn_store_get", site);

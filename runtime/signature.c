@@ -96,8 +96,8 @@ kn_status rt_signature_parse(rt_signature *s, const char *text, const char *what
 /* Whether an argument of kind `outer` is always right where `inner` is asked for. */
 static bool covers(int inner, int outer)
 {
-    return inner == outer || inner == RT_VALUE || inner == RT_ANY || (inner == RT_OPTIONAL && outer == RT_TENSOR) || (inner == RT_DOUBLE && outer == RT_INT) ||
-           (inner == RT_INT && outer == RT_BOOL);
+    return inner == outer || inner == RT_VALUE || inner == RT_ANY || (inner == RT_OPTIONAL && outer == RT_TENSOR)
+           || (inner == RT_DOUBLE && outer == RT_INT) || (inner == RT_INT && outer == RT_BOOL);
 }
 
 kn_status rt_signature_allows(const rt_signature *inner, const rt_signature *outer, const char *what)
@@ -106,8 +106,8 @@ kn_status rt_signature_allows(const rt_signature *inner, const rt_signature *out
         return kb_fail(KN_E_VALUE, "%s: a function of %d arguments was asked for, forward takes %d", what, outer->n, inner->n);
     for (int i = 0; i < outer->n; i++)
         if (!covers(inner->arg[i], outer->arg[i]))
-            return kb_fail(KN_E_VALUE, "%s: argument %d of the function is %s, forward takes %s", what, i + 1, rt_argkind_name(outer->arg[i]),
-                rt_argkind_name(inner->arg[i]));
+            return kb_fail(KN_E_VALUE, "%s: argument %d of the function is %s, forward takes %s", what, i + 1,
+                           rt_argkind_name(outer->arg[i]), rt_argkind_name(inner->arg[i]));
     return KN_OK;                               /* a T result from a V function is checked when it comes; the other way round always fits */
 }
 

@@ -1,7 +1,8 @@
 /* signature.h: "T(T,T?)" taken apart. Used by classes, closures and operators of the user.
  *
- * Grammar: RET "(" [ARG {"," ARG}] ")", blanks allowed between parts. RET: T tensor, V value. ARG: T tensor, T? tensor or NULL, i int64_t, d double,
- * b bool, s string, V value, V? value or none. At most RT_MAX_ARGS arguments. Anything else is refused with the position of the mistake.
+ * Grammar: RET "(" [ARG {"," ARG}] ")", blanks allowed between parts. RET: T tensor, V value. ARG: T tensor, T? tensor or NULL, i
+ * int64_t, d double, b bool, s string, V value, V? value or none. At most RT_MAX_ARGS arguments. Anything else is refused with the
+ * position of the mistake.
  */
 #ifndef RT_SIGNATURE_H
 #define RT_SIGNATURE_H
@@ -26,7 +27,8 @@ const char *rt_argkind_name(int kind);          /* "a tensor", "an integer" … 
 const char *rt_value_name(kn_value v);          /* the same for what was given */
 
 /* Checks n values against s: kinds, count (optional ones at the end may be left out). The values as a function of s may take them are in
- * the result: `args` itself when nothing has to change, else `room`, filled (integers for a double, none for what was left out). NULL after a failure. */
+ * the result: `args` itself when nothing has to change, else `room`, filled (integers for a double, none for what was left out). NULL
+ * after a failure. */
 const kn_value *rt_check_args_slow(const rt_signature *s, size_t n, const kn_value *args, kn_value room[RT_MAX_ARGS]);
 
 /* The usual case is tensors only, all given: nothing to change. */

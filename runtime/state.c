@@ -1,8 +1,8 @@
 /* state.c: parameters and persistent buffers to and from safetensors files; dense copies of a tensor's elements.
  *
- * Loading is all or nothing: names, shapes and dtypes are compared first and everything that doesn't fit is listed in one sentence; then all data are read;
- * only then are values copied into the tensors that are there. Handles stay what they are (layouts are immutable): a compiled module sees a new version of
- * the same storage.
+ * Loading is all or nothing: names, shapes and dtypes are compared first and everything that doesn't fit is listed in one sentence; then
+ * all data are read; only then are values copied into the tensors that are there. Handles stay what they are (layouts are immutable): a
+ * compiled module sees a new version of the same storage.
  */
 #include "base/breaks.h"
 #include "runtime/face.h"
@@ -196,7 +196,8 @@ static kn_status compare(const state *s, const kn_store *store, const rt_entry *
         bool shape = e->rank == l->rank && memcmp(e->sizes, l->sizes, (size_t)l->rank * sizeof *l->sizes) == 0;
         r.shapes = r.shapes || !shape;
         if (!shape || e->dtype != l->dtype)
-            note(&r.misfits, "\"%s\" (%s, in the file %s)", s->names[i], kb_layout_text(ours, sizeof ours, l), rt_entry_text(theirs, sizeof theirs, e));
+            note(&r.misfits, "\"%s\" (%s, in the file %s)", s->names[i], kb_layout_text(ours, sizeof ours, l),
+                 rt_entry_text(theirs, sizeof theirs, e));
     }
     for (size_t i = 0; i < n; i++)
         if (!used[i])

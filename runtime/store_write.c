@@ -1,6 +1,7 @@
 /* store_write.c: writes safetensors files whole or not at all: into a new file beside the target, flushed, then renamed over it.
  *
- * The bytes depend on names and values alone: names are sorted in the header; data are placed by falling element size, then by name, so that each is aligned.
+ * The bytes depend on names and values alone: names are sorted in the header; data are placed by falling element size, then by name, so
+ * that each is aligned.
  */
 #include "runtime/safetensors.h"
 #include "base/breaks.h"

@@ -1,7 +1,7 @@
 /* tensor.c: handles and storages.
  *
- * Handles live in slabs that are never given back, so that a stale pointer still points at a handle and can be told apart: it is DEAD. A freed handle
- * goes to the end of its thread's queue and is used again only after all that were freed before it (the quarantine).
+ * Handles live in slabs that are never given back, so that a stale pointer still points at a handle and can be told apart: it is DEAD. A
+ * freed handle goes to the end of its thread's queue and is used again only after all that were freed before it (the quarantine).
  */
 #include "runtime/rt.h"
 #include <pthread.h>

@@ -1,7 +1,8 @@
 /* value.c: tuples, dicts, unpacking.
  *
- * A tuple or dict is a block of memory that belongs to the innermost scope: its items, then copies of the strings in them, so that a key may be a local
- * buffer. Tensors in it keep their own owners; kn_escape_value takes both out. A dict is a list of key, value, key, value …; of equal keys the last counts.
+ * A tuple or dict is a block of memory that belongs to the innermost scope: its items, then copies of the strings in them, so that a key
+ * may be a local buffer. Tensors in it keep their own owners; kn_escape_value takes both out. A dict is a list of key, value, key, value
+ * …; of equal keys the last counts.
  */
 #include "runtime/module.h"
 #include <string.h>
@@ -104,7 +105,8 @@ kn_status kn_unpack(kn_value tuple, size_t n, kn_tensor **const *out, const char
         error = rt_error_tensorf(KN_E_VALUE, "unpack", site, "a tuple of %zu was expected, this one has %u", n, tuple.count);
     for (size_t i = 0; i < n && !error; i++)
         if (tuple.as.items[i].kind != KN_KIND_TENSOR && tuple.as.items[i].kind != KN_KIND_NONE)
-            error = rt_error_tensorf(KN_E_VALUE, "unpack", site, "item %zu must be a tensor, not %s", i + 1, rt_value_name(tuple.as.items[i]));
+            error = rt_error_tensorf(KN_E_VALUE, "unpack", site, "item %zu must be a tensor, not %s", i + 1,
+                                     rt_value_name(tuple.as.items[i]));
     for (size_t i = 0; i < n; i++)
         *out[i] = error ? error : tuple.as.items[i].as.tensor;
     return error ? kn_tensor_status(error) : KN_OK;

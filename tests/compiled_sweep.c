@@ -2,8 +2,9 @@
  *
  *   compiled_sweep [NAME|all|from:NAME] [STRIDE]         from: that operator and those after it, of a run that was broken off
  *
- * Runs every STRIDEth bit pattern (1: all of them; 997 when left out), a million at a time, through the operator's eager kernel and through a compiled graph that
- * consists of it. Prints a line an operator; fails at the first pattern whose results differ, or when nothing was compared.
+ * Runs every STRIDEth bit pattern (1: all of them; 997 when left out), a million at a time, through the operator's eager kernel and
+ * through a compiled graph that consists of it. Prints a line an operator; fails at the first pattern whose results differ, or when
+ * nothing was compared.
  */
 #include "base/alloc.h"
 #include "base/cpu.h"

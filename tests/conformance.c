@@ -3,12 +3,13 @@
  *     conformance [FILE.json] [--verbose] [--filter OP] [--device cuda:0] [--sources 80,90] [--part 1/4]  (FILE.safetensors lies beside it; tests/golden/ops.json when
  *     left out)
  *
- * Each case runs three ways: eagerly by name; as a compiled module whose forward calls the operator by name, twice, so that the second call
- * replays; and through the IR interpreter, from a graph of that one operator. The eager result is held against the expected values; the
- * other two against the eager one, to the bit (the sign and payload of NaN apart). An operator that the table doesn't have is "not supported";
- * nothing else is: a refusal, a fallback of the compiled module, a wrong dtype or shape are failures. Exit status 1 on any.
+ * Each case runs three ways: eagerly by name; as a compiled module whose forward calls the operator by name, twice, so that the second
+ * call replays; and through the IR interpreter, from a graph of that one operator. The eager result is held against the expected values;
+ * the other two against the eager one, to the bit (the sign and payload of NaN apart). An operator that the table doesn't have is "not
+ * supported"; nothing else is: a refusal, a fallback of the compiled module, a wrong dtype or shape are failures. Exit status 1 on any.
  *
- * --sources 80,90,100: nothing is compared; the device code of each case is compiled for these architectures, equal texts once (tests/cuda.sh).
+ * --sources 80,90,100: nothing is compared; the device code of each case is compiled for these architectures, equal texts once
+ * (tests/cuda.sh).
  * --part 1/4: every fourth case, beginning with the first, so that processes can share a file.
  * --device: the inputs are on that device; the interpreter, which is the host's, is left out. Operators that ran on the host are listed.
  */
@@ -201,7 +202,10 @@ static void drop(result *r)
 }
 
 /* ---- comparing ------------------------------------------------------------------------------------------------------------------------- */
-static double float_at(const result *r, int64_t i) { return r->dtype == KN_F32 ? (double)((const float *)r->data)[i] : ((const double *)r->data)[i]; }
+static double float_at(const result *r, int64_t i)
+{
+    return r->dtype == KN_F32 ? (double)((const float *)r->data)[i] : ((const double *)r->data)[i];
+}
 static bool is_float(const result *r) { return r->dtype == KN_F32 || r->dtype == KN_F64; }
 
 static bool same_form(const result *got, const result *want, const char *way, size_t which)
@@ -241,7 +245,8 @@ static bool same_bits(const result *got, const result *want, const char *way, si
         if (!is_float(got))
             return FAIL("%s result %zu, element %lld: not what eager gave", way, which, (long long)i);
         if (!(isnan(float_at(got, i)) && isnan(float_at(want, i))))
-            return FAIL("%s result %zu, element %lld: %.9g, eager gave %.9g", way, which, (long long)i, float_at(got, i), float_at(want, i));
+            return FAIL("%s result %zu, element %lld: %.9g, eager gave %.9g", way, which, (long long)i, float_at(got, i),
+                        float_at(want, i));
     }
     return true;
 }
@@ -309,8 +314,8 @@ static bool run_compiled(const op_case *c, const result *eager)
     }
     unsigned long long told = device.kind && !cg_device_backend_get();     /* without the toolkit: once, and operators run on the host */
     if (good && (s.graphs != 1 || s.paths != 1 || s.fallbacks != told || s.break_sites))
-        good = FAIL("compiled: %llu graphs, %llu paths, %llu break sites, %llu fallbacks; 1, 1, 0, %llu expected", s.graphs, s.paths, s.break_sites,
-                    s.fallbacks, told);
+        good = FAIL("compiled: %llu graphs, %llu paths, %llu break sites, %llu fallbacks; 1, 1, 0, %llu expected", s.graphs, s.paths,
+                    s.break_sites, s.fallbacks, told);
     tr_module *t = tr_module_of(fast);
     if (good && (!t || atomic_load(&t->replays) != 1))
         good = FAIL("compiled: the second call was no replay");
@@ -496,10 +501,11 @@ static int run_file(json_t *cases, kn_store *store, const char *filter, bool ver
         printf("not supported: %s (%d cases)\n", t->name, t->count);
     for (const tally *t = by_eager_kernels; t->name && verbose; t++)
         printf("compiled with an eager kernel: %s (%d cases)\n", t->name, t->count);
-    printf("compiled cases: %d in generated kernels alone, %d with eager kernels, %d of views and copies\n", ran_generated, ran_eager_kernels, ran_views);
+    printf("compiled cases: %d in generated kernels alone, %d with eager kernels, %d of views and copies\n", ran_generated,
+           ran_eager_kernels, ran_views);
     if (n_archs)
-        printf("device code: %d texts for %d architectures, %d spill, at most %d registers; %.1f s in NVRTC\n", n_texts, n_archs, n_spilling, most_registers,
-               source_ms / 1000);
+        printf("device code: %d texts for %d architectures, %d spill, at most %d registers; %.1f s in NVRTC\n", n_texts, n_archs,
+               n_spilling, most_registers, source_ms / 1000);
     uint64_t times;
     for (size_t k = 0; verbose && kb_device_fallback(k, &times); k++)
         printf("ran on the host: %s (%llu times)\n", kb_device_fallback(k, &times), (unsigned long long)times);

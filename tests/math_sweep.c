@@ -125,15 +125,17 @@ static int sweep(const function *f, uint64_t stride, progress *how_far)
             a[n] = from_bits((uint32_t)u);
             uint32_t h = (uint32_t)((u * 0x9E3779B97F4A7C15ull) >> 29);
             /* half of the second operands near the first's size, a quarter small integers and halves */
-            b[n] = h & 1 ? from_bits(((uint32_t)u & 0xFF800000u) ^ (h & 0x81FFFFFFu)) : h & 2 ? (float)((int)(h >> 4 & 63) - 32) / 2 : from_bits(h);
+            b[n] = h & 1   ? from_bits(((uint32_t)u & 0xFF800000u) ^ (h & 0x81FFFFFFu))
+                   : h & 2 ? (float)((int)(h >> 4 & 63) - 32) / 2
+                           : from_bits(h);
         }
         sweep_block(f, row, a, b, n, &o);
         progress_tell(how_far, f->name, (double)u / 0x1p32);
     }
     progress_item(how_far);
     int bad = !(o.worst <= f->bound);
-    printf("%-12s %8.4f ULP  (bound %.1f%s)  at %.9g (%a)", f->name, o.worst, f->bound, f->absolute ? ", of the larger of |x| and |result|" : "",
-        (double)o.x, (double)o.x);
+    printf("%-12s %8.4f ULP  (bound %.1f%s)  at %.9g (%a)", f->name, o.worst, f->bound,
+           f->absolute ? ", of the larger of |x| and |result|" : "", (double)o.x, (double)o.x);
     if (f->two)
         printf(", %.9g", (double)o.y);
     printf("  got %.9g want %.17g%s\n", (double)o.got, o.want, bad ? "  EXCEEDED" : "");

@@ -3,11 +3,11 @@
  *     module_conformance [FILE.json] [--verbose] [--filter CLASS]     FILE.safetensors lies beside it; modules.json and modules-more.json in tests/golden/
  *                                                                     when left out
  *
- * Each case makes its module by the class's name and PyTorch's arguments, compares the names, their order and the shapes of its state with the case's, loads it,
- * and calls it: eagerly, held against the expected outputs and the expected state after the call; and compiled, on a second instance, called twice so that
- * the second call replays, held to the bit against as many eager calls, outputs and state (the sign and payload of NaN apart). A class that the table
- * doesn't have is "not supported"; nothing else is: a refusal, a graph break, a fallback of the compiled module, a wrong dtype or shape are failures.
- * Exit status 1 on any.
+ * Each case makes its module by the class's name and PyTorch's arguments, compares the names, their order and the shapes of its state
+ * with the case's, loads it, and calls it: eagerly, held against the expected outputs and the expected state after the call; and
+ * compiled, on a second instance, called twice so that the second call replays, held to the bit against as many eager calls, outputs and
+ * state (the sign and payload of NaN apart). A class that the table doesn't have is "not supported"; nothing else is: a refusal, a graph
+ * break, a fallback of the compiled module, a wrong dtype or shape are failures. Exit status 1 on any.
  */
 #include "base/dtype.h"
 #include "base/layout.h"
@@ -193,7 +193,8 @@ static bool next_name(rt_walk *w, const rt_item *item)
     if (!item->slot || !*item->slot || item->field->kind == KN_FIELD_SCRATCH)
         return true;
     if (s->n >= s->c->n_state || strcmp(s->c->state[s->n], item->path) != 0)
-        s->good = FAIL("the state's entry %zu is \"%s\", PyTorch's is \"%s\"", s->n, item->path, s->n < s->c->n_state ? s->c->state[s->n] : "none");
+        s->good = FAIL("the state's entry %zu is \"%s\", PyTorch's is \"%s\"", s->n, item->path,
+                       s->n < s->c->n_state ? s->c->state[s->n] : "none");
     s->n++;
     return s->good;
 }
@@ -257,7 +258,10 @@ static bool call(const module_case *c, kn_module *m, kn_module *of, outcome *o)
 }
 
 /* ---- comparing ------------------------------------------------------------------------------------------------------------------------------ */
-static double float_at(const result *r, int64_t i) { return r->dtype == KN_F32 ? (double)((const float *)r->data)[i] : ((const double *)r->data)[i]; }
+static double float_at(const result *r, int64_t i)
+{
+    return r->dtype == KN_F32 ? (double)((const float *)r->data)[i] : ((const double *)r->data)[i];
+}
 static bool is_float(const result *r) { return r->dtype == KN_F32 || r->dtype == KN_F64; }
 
 static bool same_form(const result *got, const result *want, const char *what, size_t which)
@@ -295,7 +299,8 @@ static bool same_bits(const result *got, const result *want, const char *what, s
         if (memcmp((char *)got->data + (size_t)i * size, (char *)want->data + (size_t)i * size, size) == 0)
             continue;
         if (!is_float(got) || !(isnan(float_at(got, i)) && isnan(float_at(want, i))))
-            return FAIL("%s %zu, element %lld: %.9g, eager gave %.9g", what, which, (long long)i, is_float(got) ? float_at(got, i) : 0, is_float(got) ? float_at(want, i) : 0);
+            return FAIL("%s %zu, element %lld: %.9g, eager gave %.9g", what, which, (long long)i, is_float(got) ? float_at(got, i) : 0,
+                        is_float(got) ? float_at(want, i) : 0);
     }
     return true;
 }
@@ -313,7 +318,9 @@ static bool as_expected(const module_case *c, const outcome *o)
         json_t *after = json_object_get(changed, c->state[i]);
         const char *name = json_string_value(after ? after : json_object_get(before, c->state[i]));
         bool good = keep(kn_store_get(c->store, name), &want);
-        good = good && (after ? close_enough(c, &o->state[i], &want, "state entry", i) : same_bits(&o->state[i], &want, "untouched state entry", i));
+        good = good
+               && (after ? close_enough(c, &o->state[i], &want, "state entry", i)
+                         : same_bits(&o->state[i], &want, "untouched state entry", i));
         drop(&want, 1);
         if (!good)
             return false;
@@ -339,7 +346,8 @@ static bool run_both(const module_case *c, kn_module *eager, kn_module *inside, 
 {
     for (int turn = 0; turn < 2; turn++) {
         static outcome a, b;
-        bool good = call(c, eager, eager, &a) && (turn || as_expected(c, &a)) && call(c, fast, inside, &b) && same_outcome(c, &b, &a, turn ? "compiled" : "recorded");
+        bool good = call(c, eager, eager, &a) && (turn || as_expected(c, &a)) && call(c, fast, inside, &b)
+                    && same_outcome(c, &b, &a, turn ? "compiled" : "recorded");
         drop_outcome(&a);
         drop_outcome(&b);
         if (!good)
@@ -347,7 +355,8 @@ static bool run_both(const module_case *c, kn_module *eager, kn_module *inside, 
     }
     kn_stats s = kn_compile_stats(fast);
     if (s.graphs > 1 || s.paths != 1 || s.fallbacks || s.break_sites)
-        return FAIL("compiled: %llu graphs, %llu paths, %llu break sites, %llu fallbacks; 1, 1, 0, 0 expected", s.graphs, s.paths, s.break_sites, s.fallbacks);
+        return FAIL("compiled: %llu graphs, %llu paths, %llu break sites, %llu fallbacks; 1, 1, 0, 0 expected", s.graphs, s.paths,
+                    s.break_sites, s.fallbacks);
     return true;
 }
 

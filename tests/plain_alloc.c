@@ -1,8 +1,10 @@
-/* plain_alloc.c: every allocation of a job failed once, then everything from it on: two images through both digit models, from the files to the report.
+/* plain_alloc.c: every allocation of a job failed once, then everything from it on: two images through both digit models, from the files
+ * to the report.
  *
- * The job loads images and states, calls eagerly, compiles, calls compiled with sizes that change (early-exit takes both ways), writes a running buffer in
- * place, reports, and frees everything. Whatever allocation fails, each answer is right to the bit or an error with a sentence, a buffer was bumped as often as calls that
- * succeeded say, and afterwards as much is allocated as before. The library's allocations are failed; jansson's, libffi's and LLVM's are their own.
+ * The job loads images and states, calls eagerly, compiles, calls compiled with sizes that change (early-exit takes both ways), writes a
+ * running buffer in place, reports, and frees everything. Whatever allocation fails, each answer is right to the bit or an error with a
+ * sentence, a buffer was bumped as often as calls that succeeded say, and afterwards as much is allocated as before. The library's
+ * allocations are failed; jansson's, libffi's and LLVM's are their own.
  *
  *     plain_alloc             a sample of the sweep      plain_alloc all    every allocation, also with LLVM from scratch (minutes)
  */
@@ -212,7 +214,8 @@ static kn_tensor *shifting_forward(Shifting *self, kn_tensor *x)
 static const kn_field shifting_fields[] = {KN_BUFFER(Shifting, buf), KN_FIELDS_END};
 KN_DEFINE_CLASS(shifting_class, Shifting, shifting_forward, shifting_fields, tensor, (tensor));
 
-/* Each allocation of a compiled call failed: the first element counts up by 2, where the call failed by 0 to 2; a program that ran again would make it 3. */
+/* Each allocation of a compiled call failed: the first element counts up by 2, where the call failed by 0 to 2; a program that ran again
+ * would make it 3. */
 static int shifting(const char *backend)
 {
     KN_SCOPE;
@@ -234,7 +237,8 @@ static int shifting(const char *backend)
         bool good = kn_failed(y) ? step > -0.01f && step < 2.01f && *kn_tensor_error(y) : step > 1.99f && step < 2.01f;
         late += kn_failed(y) && step > 0.5f;
         if (!good)
-            fprintf(stderr, "%s: call with allocation %ld failed: %s, yet the buffer moved by %g\n", backend, n / 2, kn_failed(y) ? kn_tensor_error(y) : "right", step);
+            fprintf(stderr, "%s: call with allocation %ld failed: %s, yet the buffer moved by %g\n", backend, n / 2,
+                    kn_failed(y) ? kn_tensor_error(y) : "right", step);
         bad += !good;
         if (!reached && (n & 1))
             break;
@@ -282,8 +286,8 @@ static int sweep(const char *backend, bool cached, long stride, const char *thre
     for (int mode = 0; mode < 2; mode++)
         for (long n = mode; one_run(n, mode, &level); n += stride)
             runs++;
-    fprintf(stderr, "%s%s: %ld allocations a job, %ld runs with one or more failing, %d wrong, %.1f s\n", backend, cached ? ", kernels cached" : "", before,
-            runs, wrong, seconds() - start);
+    fprintf(stderr, "%s%s: %ld allocations a job, %ld runs with one or more failing, %d wrong, %.1f s\n", backend,
+            cached ? ", kernels cached" : "", before, runs, wrong, seconds() - start);
     return wrong != 0;
 }
 
@@ -297,8 +301,8 @@ static int in_child(const char *backend, bool cached, long stride, const char *t
         alarm(3000);                            /* a hang is a failure too */
         int wrong = sweep(backend, cached, stride, threads);
         fflush(NULL);
-        /* The hook has counted every block. LeakSanitizer's own tracer faults at the exit of a forked process in which LLVM was loaded; plain_leaks
-         * and plain_llvm are looked through by it. */
+        /* The hook has counted every block. LeakSanitizer's own tracer faults at the exit of a forked process in which LLVM was loaded;
+         * plain_leaks and plain_llvm are looked through by it. */
         if (strcmp(backend, "llvm") == 0)
             _exit(wrong);
         exit(wrong);

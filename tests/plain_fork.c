@@ -1,5 +1,5 @@
-/* plain_fork.c: a process forks again and again while threads of it call and compile modules, some in the background. Each child calls modules in turn, also ones whose
- * locks other threads held at that moment, compiles anew, and has to end in time with eager's bits.
+/* plain_fork.c: a process forks again and again while threads of it call and compile modules, some in the background. Each child calls
+ * modules in turn, also ones whose locks other threads held at that moment, compiles anew, and has to end in time with eager's bits.
  */
 #include <kiln/kiln.h>
 #include <pthread.h>

@@ -1,6 +1,7 @@
-/* plain_leaks.c: the whole surface used and given back, under the leak checker: modules of every kind, hooks, state, files, operators of one's own, compiled
- * modules that diverge, fail, are left by longjmp or freed before their target, function pointers, kept handles, threads that end with all of it open.
- * It runs several times; the last rounds must leave exactly as many blocks as the ones before, and no tensor data at all, also without a sanitizer.
+/* plain_leaks.c: the whole surface used and given back, under the leak checker: modules of every kind, hooks, state, files, operators of
+ * one's own, compiled modules that diverge, fail, are left by longjmp or freed before their target, function pointers, kept handles,
+ * threads that end with all of it open. It runs several times; the last rounds must leave exactly as many blocks as the ones before, and
+ * no tensor data at all, also without a sanitizer.
  */
 #include "base/alloc.h"
 #include <kiln/kiln.h>
@@ -43,7 +44,15 @@ static void expect(bool holds, const char *what)
 
 /* ---- a module that does what `mode` says ---------------------------------------------------------------------------------------------------- */
 enum { PLAIN, BRANCH, KEEP, FAIL, LEAVE, TUPLE, INPLACE, MODES };
-typedef struct Net { kn_module base; kn_module **layers; int64_t n; kn_module *extra; kn_tensor *scale, *state; int mode; kn_tensor *kept; } Net;
+typedef struct Net {
+    kn_module base;
+    kn_module **layers;
+    int64_t n;
+    kn_module *extra;
+    kn_tensor *scale, *state;
+    int mode;
+    kn_tensor *kept;
+} Net;
 static __thread jmp_buf away;
 
 static kn_value net_forward(Net *self, kn_tensor *x)

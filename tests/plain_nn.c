@@ -1,5 +1,5 @@
-/* plain_nn.c: every kind of nn module made, called and freed, with every allocation failed once. Whatever fails, the result is an error with a sentence or a
- * right answer, and nothing stays allocated. A plain program, so that leak checkers see it.
+/* plain_nn.c: every kind of nn module made, called and freed, with every allocation failed once. Whatever fails, the result is an error
+ * with a sentence or a right answer, and nothing stays allocated. A plain program, so that leak checkers see it.
  */
 #include "base/alloc.h"
 #include <kiln/kiln.h>
@@ -97,7 +97,8 @@ int main(void)
                 break;
             swept++;
             if (result == 2 || live > before) {
-                printf("row %zu, allocation %d: %s, %ld blocks more than before\n", i, n, result == 2 ? "an error without a sentence" : "leaks", live - before);
+                printf("row %zu, allocation %d: %s, %ld blocks more than before\n", i, n,
+                       result == 2 ? "an error without a sentence" : "leaks", live - before);
                 failures++;
                 before = live;
             }

@@ -1,5 +1,6 @@
-/* plain_threads_modules.c: two threads call one module while a third registers and removes hooks, switches modes and makes and frees modules of the same
- * classes. For the thread sanitizer; by itself it checks that every hook's user is freed once and that answers are right. */
+/* plain_threads_modules.c: two threads call one module while a third registers and removes hooks, switches modes and makes and frees
+ * modules of the same classes. For the thread sanitizer; by itself it checks that every hook's user is freed once and that answers are
+ * right. */
 #include "base/alloc.h"
 #include <kiln/kiln.h>
 #include <pthread.h>
@@ -55,10 +56,9 @@ int main(void)
         pthread_create(&threads[i], NULL, caller, NULL);
     for (int i = 0; i < 300 || (atomic_load(&ran) == 0 && i < 100000); i++) {
         kn_module *other = kn_nn_sequential(kn_nn_relu(), kn_nn_identity());
-        kn_hook hooks[3] = {
-            kn_register_forward_hook(kn_module_child(shared, "0"), tick, fresh(), .free_user = end),
-            kn_register_forward_pre_hook(shared, tick, fresh(), .free_user = end), kn_register_global_forward_hook(tick, fresh(), .free_user = end)
-        };
+        kn_hook hooks[3] = {kn_register_forward_hook(kn_module_child(shared, "0"), tick, fresh(), .free_user = end),
+                            kn_register_forward_pre_hook(shared, tick, fresh(), .free_user = end),
+                            kn_register_global_forward_hook(tick, fresh(), .free_user = end)};
         kn_eval(shared);
         kn_train(shared);
         kn_register_forward_hook(other, tick, fresh(), .free_user = end);

@@ -1,7 +1,8 @@
-/* test_cache.c: the object cache on disk, and the loader of what is in it. Each test has a folder of its own. "The next process" is one where it matters
- * (LLVM must stay unloaded), else this one after cg_shutdown, which forgets all kernels that are in memory.
+/* test_cache.c: the object cache on disk, and the loader of what is in it. Each test has a folder of its own. "The next process" is one
+ * where it matters (LLVM must stay unloaded), else this one after cg_shutdown, which forgets all kernels that are in memory.
  *
- * Files are forged by an outsider's code: forge() writes the format down once more, so that a file with the right checksum can be wrong in one thing.
+ * Files are forged by an outsider's code: forge() writes the format down once more, so that a file with the right checksum can be wrong
+ * in one thing.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -86,8 +87,8 @@ static cg_stats once(const char *text)
 
 static void expect(cg_stats s, int compiled, int hits, int misses)
 {
-    cr_assert(s.kernels_compiled == compiled && s.cache_hits == hits && s.cache_misses == misses, "%d compiled, %d hits, %d misses", s.kernels_compiled,
-              s.cache_hits, s.cache_misses);
+    cr_assert(s.kernels_compiled == compiled && s.cache_hits == hits && s.cache_misses == misses, "%d compiled, %d hits, %d misses",
+              s.kernels_compiled, s.cache_hits, s.cache_misses);
     cr_assert_eq(s.cache_bytes > 0, hits > 0);
 }
 
@@ -99,7 +100,8 @@ Test(cache, second_time_compiles_nothing)
     for (int i = 0; i < TEXTS; i++)
         expect(once(texts[i]), 0, 1, 0);
     cg_cache_state s = cg_cache_state_get();
-    cr_assert(s.on && !s.why[0] && strcmp(s.path, dir) == 0 && s.hits == TEXTS && s.misses == TEXTS && s.stored == TEXTS && !s.rejected && !s.failed);
+    cr_assert(s.on && !s.why[0] && strcmp(s.path, dir) == 0 && s.hits == TEXTS && s.misses == TEXTS && s.stored == TEXTS && !s.rejected
+              && !s.failed);
     cr_assert(s.bytes_read > 0 && s.bytes_written > s.bytes_read);
 }
 
@@ -480,7 +482,8 @@ Test(cache, the_least_recently_used_go)
         cg_cache_key_free(&key);
         struct timespec old[2] = {{.tv_sec = 1000 + i}, {.tv_sec = 1000 + i}};
         char path[200];
-        snprintf(path, sizeof path, "%s/%016llx%016llx.kno", dir, (unsigned long long)(used.key.hash[0] + 1 + (uint64_t)i), (unsigned long long)used.key.hash[1]);
+        snprintf(path, sizeof path, "%s/%016llx%016llx.kno", dir, (unsigned long long)(used.key.hash[0] + 1 + (uint64_t)i),
+                 (unsigned long long)used.key.hash[1]);
         cr_assert(access(path, F_OK) != 0 || utimensat(AT_FDCWD, path, old, 0) == 0);
         bytes_there = 0;
         each_file(add_bytes);

@@ -1,5 +1,6 @@
-/* test_capture_graphs.c: programs that break a looser capture of graphs and of what they output (rules 1, 2, 3, 5, 12 and 14 of the capture contract). Where a looser
- * design would give the right values all the same, counts show it: paths recorded, values computed twice, code made again.
+/* test_capture_graphs.c: programs that break a looser capture of graphs and of what they output (rules 1, 2, 3, 5, 12 and 14 of the
+ * capture contract). Where a looser design would give the right values all the same, counts show it: paths recorded, values computed
+ * twice, code made again.
  */
 #include "tests/support/worlds.h"
 
@@ -251,7 +252,10 @@ FORWARD(kind_of_a_number_is_frozen, 9)
     return kn_tuple(y, kn_div(y, 3));
 }
 
-static kn_value with_numbers(World *w, kn_tensor *x) { return T(kn_add(kn_pow(kn_abs(x), 0.5 * (w->call % 4)), kn_mul(x, 0.25 * w->call))); }
+static kn_value with_numbers(World *w, kn_tensor *x)
+{
+    return T(kn_add(kn_pow(kn_abs(x), 0.5 * (w->call % 4)), kn_mul(x, 0.25 * w->call)));
+}
 Test(capture, number_is_part_of_the_code)
 {
     kn_stats s = worlds("numbers", with_numbers, 12);

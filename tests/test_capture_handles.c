@@ -1,4 +1,5 @@
-/* test_capture_handles.c: programs that break a looser capture of handles (rules 2, 4 and 8): values that are kept, returned, dropped, used after their scope. */
+/* test_capture_handles.c: programs that break a looser capture of handles (rules 2, 4 and 8): values that are kept, returned, dropped,
+ * used after their scope. */
 #include "tests/support/worlds.h"
 
 /* ---- handles ------------------------------------------------------------------------------------------------------------------------------------ */

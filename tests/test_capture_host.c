@@ -1,5 +1,5 @@
-/* test_capture_host.c: programs that break a looser capture of the host (rules 13 and 20 to 25): what C code does between operators, calls within calls,
- * operators of one's own, hooks, threads. */
+/* test_capture_host.c: programs that break a looser capture of the host (rules 13 and 20 to 25): what C code does between operators,
+ * calls within calls, operators of one's own, hooks, threads. */
 #include "tests/support/worlds.h"
 #include "tracer/tr.h"
 #include <pthread.h>
@@ -126,8 +126,8 @@ static kn_value rounded(World *w, kn_tensor *x)
 {
     kn_tensor *h = kn_gelu(kn_exp(kn_mul(x, w->a)));
     h = kn_add(kn_tanh(h), kn_erf(kn_sin(kn_log1p(kn_abs(x)))));
-    return kn_tuple(kn_mul(h, 0.1), kn_softmax(kn_div(x, 3.0), -1), kn_layer_norm(h, KN_SHAPE(4), NULL, NULL, 1e-5), kn_mean(kn_matmul(h, w->b)),
-                    kn_mul(kn_exp(kn_sub(x, 87.5)), 1e-3));
+    return kn_tuple(kn_mul(h, 0.1), kn_softmax(kn_div(x, 3.0), -1), kn_layer_norm(h, KN_SHAPE(4), NULL, NULL, 1e-5),
+                    kn_mean(kn_matmul(h, w->b)), kn_mul(kn_exp(kn_sub(x, 87.5)), 1e-3));
 }
 Test(capture, host_that_changed_the_rounding)
 {
@@ -190,8 +190,8 @@ FORWARD(random_numbers_around_a_side_exit, 9)
     return T(kn_add(kn_dropout(d, 0.25, true), r));
 }
 
-/* Eager draws nothing from what failed. Here that is known only when the graph runs: numbers that were reserved after it move up, those of the operator whose
- * call makes the graph run among them. */
+/* Eager draws nothing from what failed. Here that is known only when the graph runs: numbers that were reserved after it move up, those
+ * of the operator whose call makes the graph run among them. */
 FORWARD(numbers_of_a_draw_that_fails_are_given_back, 12)
 {
     kn_tensor *p = kn_bernoulli(kn_mul(kn_abs(x), w->call % 4 > 1 ? 100.0 : 0.0));  /* no probabilities at some calls */
@@ -219,7 +219,8 @@ static kn_tensor *rows_by_call(World *w, int call)
 }
 Test(capture, check_after_a_write_on_a_path_that_never_ends) { worlds_with("stops", stops_after_a_write, rows_by_call, 16); }
 
-/* What the check reads and the write stand side by side: they must not share a kernel, for the write of a failed program can't be undone. */
+/* What the check reads and the write stand side by side: they must not share a kernel, for the write of a failed program can't be
+ * undone. */
 FORWARD(check_and_a_later_write_of_equal_sizes, 12)
 {
     kn_tensor *p = kn_add(kn_mul(kn_abs(w->buf), w->call % 4 > 1 ? 100.0 : 0.0), kn_mul(x, 0.0));
@@ -358,14 +359,18 @@ Test(capture, scope_closed_around_a_left_call_leaves_it_open)
         kn_scope_close(s);
         cr_assert_eq(atomic_load(&m->active), 0, "round %d: the call is still going on", i);
     }
-    cr_assert_eq(atomic_load(&m->replays), 5, "%llu calls replayed: the mode of a call that was left is still on", (unsigned long long)atomic_load(&m->replays));
+    cr_assert_eq(atomic_load(&m->replays), 5, "%llu calls replayed: the mode of a call that was left is still on",
+                 (unsigned long long)atomic_load(&m->replays));
     kn_module_free(fast);
     kn_module_free(KN_BASE(w));
 }
 
 /* A compiled module within a compiled call belongs to that call's graph, and records nothing of its own. */
 static kn_module *compiled_inside;
-static kn_value calls_compiled(World *w, kn_tensor *x) { return T(kn_relu(kn_call(w->depth ? w->inner : compiled_inside, kn_mul(x, w->a)))); }
+static kn_value calls_compiled(World *w, kn_tensor *x)
+{
+    return T(kn_relu(kn_call(w->depth ? w->inner : compiled_inside, kn_mul(x, w->a))));
+}
 Test(capture, compiled_module_inside_a_call_is_a_graph_of_its_own)
 {
     KN_SCOPE;
@@ -518,7 +523,8 @@ static kn_value hooked_body(World *w, kn_tensor *x)
 }
 Test(capture, hooks_that_read_keep_replace_call_write_and_remove_themselves) { worlds("hooks", hooked_body, 18); }
 
-/* Features that a hook keeps stay placeholders until somebody reads them: no graph ends for them, and after the call they have their values. */
+/* Features that a hook keeps stay placeholders until somebody reads them: no graph ends for them, and after the call they have their
+ * values. */
 static kn_value keeping(kn_module *m, kn_value in, kn_value out, void *user)
 {
     (void)m, (void)in;

@@ -1,5 +1,5 @@
-/* test_capture_writes.c: programs that break a looser capture of writes and aliases (rules 3, 6, 7 and 8 of the capture contract): when writes land, what
- * recomputation reads, arguments and memory that overlap. */
+/* test_capture_writes.c: programs that break a looser capture of writes and aliases (rules 3, 6, 7 and 8 of the capture contract): when
+ * writes land, what recomputation reads, arguments and memory that overlap. */
 #include "base/env.h"
 #include "tests/support/worlds.h"
 #include "tracer/tr.h"
@@ -189,7 +189,8 @@ FORWARD(parameter_updated_between_two_host_reads_is_read_early_or_late, 9)
     see(w, kn_item(kn_sum(between)));
     kn_add_(w->a, between);
     see(w, kn_item(kn_sum(view)));
-    return w->call % 3 == 2 ? kn_tuple(old, between, view) : kn_tuple(before, kn_matmul(x, w->a), kn_sub(view, kn_narrow(between, 0, 0, 2)));
+    return w->call % 3 == 2 ? kn_tuple(old, between, view)
+                            : kn_tuple(before, kn_matmul(x, w->a), kn_sub(view, kn_narrow(between, 0, 0, 2)));
 }
 
 /* Statistics of a normalisation are written in train mode only; both modes and two uses of one module in a forward. */
@@ -326,7 +327,8 @@ Test(capture, memory_lent_twice)
     kn_module_free(KN_BASE(w[1]));
 }
 
-/* Memory that the host lent changes behind the library's back between calls: no packed form, no value of an earlier call may stand for it. */
+/* Memory that the host lent changes behind the library's back between calls: no packed form, no value of an earlier call may stand for
+ * it. */
 static kn_value reads_what_is_lent(World *w, kn_tensor *x)
 {
     kn_tensor *y = kn_linear(x, w->a, NULL);
@@ -372,7 +374,8 @@ static kn_value writes_parameter_or_buffer(World *w, kn_tensor *x) { return kn_t
 
 Test(capture, each_way_to_alias_has_code_of_its_own)
 {
-    kn_stats few = worlds_with("ways", writes_parameter_or_buffer, apart_or_not, 6), many = worlds_with("ways", writes_parameter_or_buffer, apart_or_not, 60);
+    kn_stats few = worlds_with("ways", writes_parameter_or_buffer, apart_or_not, 6),
+             many = worlds_with("ways", writes_parameter_or_buffer, apart_or_not, 60);
     cr_expect_eq(few.fallbacks, 2, "the two other ways run their operators once, not %llu times", few.fallbacks);
     cr_expect_eq(many.fallbacks, few.fallbacks, "%llu calls ran eagerly of 60", many.fallbacks);
     cr_expect_eq(many.paths, 1);
@@ -404,7 +407,8 @@ Test(capture, each_way_to_alias_has_a_plan_where_sizes_are_free)
     kn_stats s = kn_compile_stats(fast);
     cr_expect_eq(s.fallbacks, 0, "%llu graphs ran op by op", (unsigned long long)s.fallbacks);
     cr_expect_eq(s.paths, 1);
-    cr_expect_eq(tr_module_of(fast)->plans, plans, "five sizes in three ways were all planned for, but %llu more were", (unsigned long long)(tr_module_of(fast)->plans - plans));
+    cr_expect_eq(tr_module_of(fast)->plans, plans, "five sizes in three ways were all planned for, but %llu more were",
+                 (unsigned long long)(tr_module_of(fast)->plans - plans));
     cr_expect_eq(s.recompiles, 0);
     kn_module_free(fast);
     kn_module_free(KN_BASE(w[0]));

@@ -32,9 +32,11 @@ static void expect(const char *text, int kernels, int others)
 
 Test(codegen, chain_is_one_kernel, .init = interpreted)
 {
-    expect("graph (%0: f32[8, 64], %1: f32[64]) {\n %2 = add(%0, %1, _)\n %3 = mul(%2, 0.5)\n %4 = relu(%3)\n %5 = exp(%4)\n %6 = tanh(%5)\n"
-           " %7 = sigmoid(%6)\n %8 = sqrt(%7)\n %9 = div(%8, %0)\n %10 = sub(%9, %1, _)\n %11 = neg(%10)\n %12 = abs(%11)\n"
-           " %13 = clamp(%12, 0.1, 0.9)\n return %13\n}\n", 1, 0);
+    expect(
+        "graph (%0: f32[8, 64], %1: f32[64]) {\n %2 = add(%0, %1, _)\n %3 = mul(%2, 0.5)\n %4 = relu(%3)\n %5 = exp(%4)\n %6 = tanh(%5)\n"
+        " %7 = sigmoid(%6)\n %8 = sqrt(%7)\n %9 = div(%8, %0)\n %10 = sub(%9, %1, _)\n %11 = neg(%10)\n %12 = abs(%11)\n"
+        " %13 = clamp(%12, 0.1, 0.9)\n return %13\n}\n",
+        1, 0);
 }
 
 Test(codegen, softmax_and_neighbours_are_one_kernel, .init = interpreted)
@@ -63,8 +65,10 @@ Test(codegen, reductions_over_the_same_rows, .init = interpreted)
 
 Test(codegen, views_fold_into_loads, .init = interpreted)
 {
-    expect("graph (%0: f32[6, 8], %1: f32[8, 6]) {\n %2 = transpose(%1) dim0=0 dim1=1\n %3 = add(%0, %2, _)\n %4 = reshape(%3) shape=[3, 16]\n"
-           " %5 = exp(%4)\n %6 = slice(%0) dim=0 start=1 end=4 step=1\n %7 = reshape(%6) shape=[24]\n %8 = neg(%7)\n return %5, %8\n}\n", 2, 0);
+    expect(
+        "graph (%0: f32[6, 8], %1: f32[8, 6]) {\n %2 = transpose(%1) dim0=0 dim1=1\n %3 = add(%0, %2, _)\n %4 = reshape(%3) shape=[3, 16]\n"
+        " %5 = exp(%4)\n %6 = slice(%0) dim=0 start=1 end=4 step=1\n %7 = reshape(%6) shape=[24]\n %8 = neg(%7)\n return %5, %8\n}\n",
+        2, 0);
 }
 
 Test(codegen, a_transposed_reader_is_another_kernel, .init = interpreted)
@@ -83,7 +87,8 @@ Test(codegen, writes_land_in_order, .init = interpreted)
 {
     check("graph (%0: f32[4, 8]) {\n %1 = mul(%0, 2.0)\n %2 = add_(%0, 1.0, _)\n %3 = mul(%0, 3.0)\n %4 = add(%1, %3, _)\n return %4\n}\n");
     check("graph (%0: f32[8, 8]) {\n %1 = transpose(%0) dim0=0 dim1=1\n %2 = add_(%0, %1, _)\n %3 = exp(%0)\n return %3\n}\n");
-    check("graph (%0: f32[8, 8]) {\n %1 = exp(%0)\n %2 = select(%1) dim=0 index=2\n %3 = fill_(%2, 7.0)\n %4 = mul(%1, 2.0)\n return %4\n}\n");
+    check("graph (%0: f32[8, 8]) {\n %1 = exp(%0)\n %2 = select(%1) dim=0 index=2\n %3 = fill_(%2, 7.0)\n %4 = mul(%1, 2.0)\n return "
+          "%4\n}\n");
     check("graph (%0: f32[4, 8], %1: f32[8]) {\n %2 = clone(%0)\n %3 = mul_(%0, 2.0)\n %4 = add(%2, %0, _)\n %5 = copy_(%0, %1)\n"
           " %6 = softmax(%0) dim=1\n %7 = add_(%6, %4, _)\n return %6, %4\n}\n");
     check("graph (%0: f32[5, 16]) {\n %1 = sum(%0) dims=[1] keepdim=true\n %2 = div_(%0, %1)\n %3 = amax(%0) dims=[1]\n return %3\n}\n");
@@ -91,7 +96,8 @@ Test(codegen, writes_land_in_order, .init = interpreted)
 
 Test(codegen, aliased_inputs_keep_order, .init = interpreted)
 {
-    check("graph (%0: f32[16] @1, %1: f32[16] @1) {\n %2 = add_(%0, %1, _)\n %3 = mul(%1, 2.0)\n %4 = mul_(%1, %0)\n %5 = exp(%0)\n return %3, %5\n}\n");
+    check("graph (%0: f32[16] @1, %1: f32[16] @1) {\n %2 = add_(%0, %1, _)\n %3 = mul(%1, 2.0)\n %4 = mul_(%1, %0)\n %5 = exp(%0)\n return "
+          "%3, %5\n}\n");
 }
 
 /* A bad index is found before the counter of the call is written, though it stands after it. */
@@ -129,7 +135,8 @@ Test(codegen, memory_is_reused, .init = interpreted)
 Test(codegen, long_rows_and_odd_sizes, .init = interpreted)
 {
     check("graph (%0: f32[2, 5000]) {\n %1 = exp(%0)\n %2 = sum(%1) dims=[1]\n %3 = softmax(%0) dim=1\n return %2, %3\n}\n");
-    check("graph (%0: f32[3, 1], %1: f32[]) {\n %2 = softmax(%0) dim=1\n %3 = add(%2, %1, _)\n %4 = sum(%3)\n %5 = exp(%4)\n return %5, %3\n}\n");
+    check("graph (%0: f32[3, 1], %1: f32[]) {\n %2 = softmax(%0) dim=1\n %3 = add(%2, %1, _)\n %4 = sum(%3)\n %5 = exp(%4)\n return %5, "
+          "%3\n}\n");
     check("graph (%0: f64[4, 10], %1: i64[4, 10], %2: bool[10]) {\n %3 = where(%2, %0, %1)\n %4 = div(%1, 3) rounding_mode=floor\n"
           " %5 = pow(%0, 2.5)\n %6 = remainder(%1, -3)\n %7 = any(%2)\n %8 = logical_and(%7, %1)\n return %3, %4, %5, %6, %8\n}\n");
     check("graph (%0: f32[0, 4], %1: f32[4]) {\n %2 = add(%0, %1, _)\n %3 = sum(%2) dims=[0]\n %4 = exp(%3)\n return %4\n}\n");
@@ -137,7 +144,8 @@ Test(codegen, long_rows_and_odd_sizes, .init = interpreted)
 
 Test(codegen, scalars_are_runtime_values, .init = interpreted)
 {
-    check("graph (%0: f32[9], %1: scalar f64, %2: scalar i64, %3: scalar bool) {\n %4 = mul(%0, %1)\n %5 = add(%4, %2, _)\n %6 = mul(%5, %3)\n"
+    check("graph (%0: f32[9], %1: scalar f64, %2: scalar i64, %3: scalar bool) {\n %4 = mul(%0, %1)\n %5 = add(%4, %2, _)\n %6 = mul(%5, "
+          "%3)\n"
           " %7 = eq(%0, %3)\n return %6, %7\n}\n");
 }
 
@@ -152,8 +160,9 @@ Test(codegen, outputs_must_be_fresh_storage, .init = interpreted)
 Test(codegen, equal_kernels_compile_once)
 {
     cg_stats s = {0};
-    ir_graph *g = parse("graph (%0: f32[5, 12], %1: f32[12, 12]) {\n %2 = linear(%0, %1, _)\n %3 = gelu(%2)\n %4 = linear(%3, %1, _)\n %5 = gelu(%4)\n"
-                        " %6 = linear(%5, %1, _)\n %7 = gelu(%6)\n return %7\n}\n");
+    ir_graph *g = parse(
+        "graph (%0: f32[5, 12], %1: f32[12, 12]) {\n %2 = linear(%0, %1, _)\n %3 = gelu(%2)\n %4 = linear(%3, %1, _)\n %5 = gelu(%4)\n"
+        " %6 = linear(%5, %1, _)\n %7 = gelu(%6)\n return %7\n}\n");
     cr_assert_null(rg_compare(g, 3, NULL, &s));
     cr_assert_eq(s.kernels, 3);
     cr_assert_eq(s.kernels_compiled, 1);
@@ -206,25 +215,31 @@ static void compiles(const char *text, int kernels, const sized *at, int n)
 {
     for (int i = 0; i < n; i++) {
         int got = compiled_at(text, at[i].rows, at[i].n, kernels);
-        cr_assert_eq(got, at[i].compiled, "size %d, %d rows of %d: %d kernels compiled, not %d\n%s", i, at[i].rows, at[i].n, got, at[i].compiled, text);
+        cr_assert_eq(got, at[i].compiled, "size %d, %d rows of %d: %d kernels compiled, not %d\n%s", i, at[i].rows, at[i].n, got,
+                     at[i].compiled, text);
     }
 }
 #define COMPILES(text, kernels, ...) compiles(text, kernels, (const sized[]){__VA_ARGS__}, sizeof((const sized[]){__VA_ARGS__}) / sizeof(sized))
 
-/* Rows: never. Their length: once for the first, once for all others, once where rows are so long that values are kept in the result's place; the first keeps its own. */
+/* Rows: never. Their length: once for the first, once for all others, once where rows are so long that values are kept in the result's
+ * place; the first keeps its own. */
 Test(codegen, row_lengths_compile_twice)
 {
-    COMPILES("graph (%0: f32[R, N], %1: f32[N]) {\n %2 = mul(%0, 0.125)\n %3 = add(%2, %1, _)\n %4 = softmax(%3) dim=-1\n return %4\n}\n", 1,
-             {4, 20, 1}, {7, 20, 0}, {4, 21, 1}, {3, 22, 0}, {4, 20, 0}, {2, 5000, 1}, {3, 6000, 0}, {9, 31, 0}, {300, 33, 0}, {2, 2, 0});
-    COMPILES("graph (%0: f32[R, N], %1: f32[N], %2: f32[N]) {\n %3 = layer_norm(%0, %1, %2, 1e-5) normalized_shape=[N]\n %4 = var(%3) dims=[1]\n"
-             " return %3, %4\n}\n", 1, {4, 64, 1}, {8, 64, 0}, {8, 65, 1}, {8, 4097, 0}, {2, 3, 0}, {5, 64, 0});
+    COMPILES("graph (%0: f32[R, N], %1: f32[N]) {\n %2 = mul(%0, 0.125)\n %3 = add(%2, %1, _)\n %4 = softmax(%3) dim=-1\n return %4\n}\n",
+             1, {4, 20, 1}, {7, 20, 0}, {4, 21, 1}, {3, 22, 0}, {4, 20, 0}, {2, 5000, 1}, {3, 6000, 0}, {9, 31, 0}, {300, 33, 0},
+             {2, 2, 0});
+    COMPILES(
+        "graph (%0: f32[R, N], %1: f32[N], %2: f32[N]) {\n %3 = layer_norm(%0, %1, %2, 1e-5) normalized_shape=[N]\n %4 = var(%3) dims=[1]\n"
+        " return %3, %4\n}\n",
+        1, {4, 64, 1}, {8, 64, 0}, {8, 65, 1}, {8, 4097, 0}, {2, 3, 0}, {5, 64, 0});
     cg_shutdown();
 }
 
 /* A row's length is in the code of short rows only */
 Test(codegen, pure_maps_compile_once)
 {
-    COMPILES("graph (%0: f32[N]) {\n %1 = exp(%0)\n %2 = mul(%1, 3.0)\n return %2\n}\n", 1, {0, 10, 1}, {0, 11, 0}, {0, 5000, 0}, {0, 2, 0});
+    COMPILES("graph (%0: f32[N]) {\n %1 = exp(%0)\n %2 = mul(%1, 3.0)\n return %2\n}\n", 1, {0, 10, 1}, {0, 11, 0}, {0, 5000, 0},
+             {0, 2, 0});
     COMPILES("graph (%0: f32[R, N], %1: f32[N]) {\n %2 = add(%0, %1, _)\n %3 = tanh(%2)\n return %3\n}\n", 1,
              {3, 1000, 1}, {5, 2000, 0}, {5, 10, 0}, {4, 257, 0});
     COMPILES("graph (%0: f32[R, N], %1: f32[N]) {\n %2 = add(%0, %1, _)\n %3 = sigmoid(%2)\n return %3\n}\n", 1,
@@ -234,8 +249,9 @@ Test(codegen, pure_maps_compile_once)
 
 Test(codegen, strides_are_no_part_of_code)
 {
-    COMPILES("graph (%0: f32[R, N], %1: f32[N, R]) {\n %2 = transpose(%1) dim0=0 dim1=1\n %3 = add(%0, %2, _)\n %4 = sum(%3) dims=[1]\n return %3, %4\n}\n", 1,
-             {4, 300, 1}, {7, 300, 0}, {4, 301, 1}, {40, 302, 0}, {5, 7, 0}, {7, 300, 0});
+    COMPILES("graph (%0: f32[R, N], %1: f32[N, R]) {\n %2 = transpose(%1) dim0=0 dim1=1\n %3 = add(%0, %2, _)\n %4 = sum(%3) dims=[1]\n "
+             "return %3, %4\n}\n",
+             1, {4, 300, 1}, {7, 300, 0}, {4, 301, 1}, {40, 302, 0}, {5, 7, 0}, {7, 300, 0});
     cg_shutdown();
 }
 
@@ -269,7 +285,8 @@ Test(codegen, random_graphs_resized)
         }
         ir_free(g);
     }
-    cr_assert(graphs > 60 && compiled * 20 < kernels, "%d graphs: %d of %d kernels compiled at the fourth and fifth sizes", graphs, compiled, kernels);
+    cr_assert(graphs > 60 && compiled * 20 < kernels, "%d graphs: %d of %d kernels compiled at the fourth and fifth sizes", graphs,
+              compiled, kernels);
     cg_shutdown();
 }
 

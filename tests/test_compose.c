@@ -1,5 +1,5 @@
-/* test_compose.c: functions written in operators, from C and by name, eager and compiled: einsum against a loop over all its letters in float64, parts of tensors,
- * scans and unique against closed forms. */
+/* test_compose.c: functions written in operators, from C and by name, eager and compiled: einsum against a loop over all its letters in
+ * float64, parts of tensors, scans and unique against closed forms. */
 #include "tests/support/tensors.h"
 #include <stdio.h>
 
@@ -175,8 +175,9 @@ static void check_case(const Case *c)
     reference(c, where, want, sizes, &rank);
     kn_module *m = KN_BASE(kn_new(Net, &einsum_class)), *fast = kn_compile(m);
     for (int way = 0; way < 4; way++) {
-        kn_tensor *y = way == 0 ? (kn_einsum)(c->equation, (size_t)c->n, t, NULL) : way == 1 ? kn_as_tensor(named_einsum(t))
-                                                                                           : kn_call(fast, (kn_tuple)((size_t)c->n, items, NULL));
+        kn_tensor *y = way == 0   ? (kn_einsum)(c->equation, (size_t)c->n, t, NULL)
+                       : way == 1 ? kn_as_tensor(named_einsum(t))
+                                  : kn_call(fast, (kn_tuple)((size_t)c->n, items, NULL));
         double got[512];
         cr_assert(!kn_failed(y), "%s: %s", c->equation, kn_tensor_error(y));
         cr_assert_eq(kn_rank(y), rank, "%s: rank %d, not %d", c->equation, kn_rank(y), rank);
@@ -284,8 +285,9 @@ static kn_value scan_forward(Scan *self, kn_tensor *x)
 {
     (void)self;
     kn_value most = kn_op_value("cummax", x, kn_dict("dim", 1)), least = kn_op_value("cummin", x, kn_dict("dim", 1));
-    return kn_tuple(kn_op("cumsum", x, kn_dict("dim", 1)), kn_op("cumprod", x, kn_dict("dim", 1)), kn_op("logcumsumexp", x, kn_dict("dim", 1)), kn_tuple_get(most, 0),
-                    kn_tuple_get(most, 1), kn_tuple_get(least, 0), kn_tuple_get(least, 1));
+    return kn_tuple(kn_op("cumsum", x, kn_dict("dim", 1)), kn_op("cumprod", x, kn_dict("dim", 1)),
+                    kn_op("logcumsumexp", x, kn_dict("dim", 1)), kn_tuple_get(most, 0), kn_tuple_get(most, 1), kn_tuple_get(least, 0),
+                    kn_tuple_get(least, 1));
 }
 KN_DEFINE_CLASS(scan_class, Scan, scan_forward, no_fields, value, (tensor));
 
@@ -304,7 +306,8 @@ Test(compose, scans)
         for (size_t k = 0; k < 7; k++)
             cr_assert(same(kn_tuple_get(a, k).as.tensor, kn_tuple_get(b, k).as.tensor), "result %zu", k);
     }
-    float *sum = floats(kn_tuple_get(a, 0).as.tensor), *logs = floats(kn_tuple_get(a, 2).as.tensor), *most = floats(kn_tuple_get(a, 3).as.tensor);
+    float *sum = floats(kn_tuple_get(a, 0).as.tensor), *logs = floats(kn_tuple_get(a, 2).as.tensor),
+          *most = floats(kn_tuple_get(a, 3).as.tensor);
     int64_t *where = ints(kn_tuple_get(a, 4).as.tensor);
     for (int r = 0; r < ROWS; r++) {
         double total = 0, high = -INFINITY, scaled = 0;
@@ -316,8 +319,8 @@ Test(compose, scans)
             at = v >= high ? i : at;
             high = v > high ? v : high;
             cr_assert(fabs(sum[r * N + i] - total) <= 1e-3);
-            cr_assert(fabs(logs[r * N + i] - (high + log(scaled))) <= 4e-7 * fabs(high + log(scaled)) + 1e-7, "row %d, %d: %g, not %g", r, i, logs[r * N + i],
-                      high + log(scaled));
+            cr_assert(fabs(logs[r * N + i] - (high + log(scaled))) <= 4e-7 * fabs(high + log(scaled)) + 1e-7, "row %d, %d: %g, not %g", r,
+                      i, logs[r * N + i], high + log(scaled));
             cr_assert(most[r * N + i] == (float)high && where[r * N + i] == at);
         }
     }
@@ -336,7 +339,8 @@ static kn_value count_forward(Count *self, kn_tensor *x)
 {
     (void)self;
     kn_value u = kn_op_value("unique", x);
-    return kn_tuple(kn_tuple_get(u, 0), kn_tuple_get(u, 1), kn_tuple_get(u, 2), kn_op("masked_select", x, kn_gt(x, 2)), kn_op("bincount", kn_flatten(x, 0, -1)));
+    return kn_tuple(kn_tuple_get(u, 0), kn_tuple_get(u, 1), kn_tuple_get(u, 2), kn_op("masked_select", x, kn_gt(x, 2)),
+                    kn_op("bincount", kn_flatten(x, 0, -1)));
 }
 KN_DEFINE_CLASS(count_class, Count, count_forward, no_fields, value, (tensor));
 
@@ -356,7 +360,8 @@ Test(compose, unique_and_counting)
     }
     kn_unique_result u = kn_unique(kn_from_data(KN_F32, KN_SHAPE(6), ((float[]){NAN, 2, -0.0f, 0, NAN, -1})));
     float *values = floats(u.values);
-    cr_assert(kn_numel(u.values) == 5 && values[0] == -1 && values[1] == 0 && signbit(values[1]) && values[2] == 2 && isnan(values[3]) && isnan(values[4]));
+    cr_assert(kn_numel(u.values) == 5 && values[0] == -1 && values[1] == 0 && signbit(values[1]) && values[2] == 2 && isnan(values[3])
+              && isnan(values[4]));
     free(values);
     PART(kn_value_tensor(u.counts), 0, 1, 2, 1, 1, 1);
     cr_assert_eq(kn_numel(kn_unique(kn_zeros(KN_F32, KN_SHAPE(0))).values), 0);

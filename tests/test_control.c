@@ -163,7 +163,8 @@ static kn_value strided_start(Net *n, kn_tensor *x)
 {
     kn_tensor *zero = kn_full(KN_I64, KN_SHAPE0, 0);
     (void)n;
-    return kn_while_loop(below, step, n, zero, kn_transpose(kn_reshape(kn_slice(x, 0, 0, 2, 1), KN_SHAPE(4, 2)), 0, 1), kn_to(kn_sum(x), KN_I64));
+    return kn_while_loop(below, step, n, zero, kn_transpose(kn_reshape(kn_slice(x, 0, 0, 2, 1), KN_SHAPE(4, 2)), 0, 1),
+                         kn_to(kn_sum(x), KN_I64));
 }
 
 Test(control, loops)
@@ -183,7 +184,8 @@ Test(control, loop_counts)
     Net *n = net_new(looped);
     int64_t trips[] = {0, 1, 2, 7, 1000};
     for (int i = 0; i < 5; i++) {
-        kn_value v = kn_while_loop(below, step, n, kn_full(KN_I64, KN_SHAPE0, 0), kn_zeros(KN_F32, KN_SHAPE(4)), kn_full(KN_I64, KN_SHAPE0, trips[i]));
+        kn_value v = kn_while_loop(below, step, n, kn_full(KN_I64, KN_SHAPE0, 0), kn_zeros(KN_F32, KN_SHAPE(4)),
+                                   kn_full(KN_I64, KN_SHAPE0, trips[i]));
         float w[4], y[4];
         cr_assert_eq(v.kind, KN_KIND_TUPLE, "%s", kn_last_error());
         cr_assert_eq(kn_item_int(v.as.items[0].as.tensor), trips[i]);
@@ -437,12 +439,31 @@ static kn_value bad_predicate(Net *n, kn_tensor *x) { return kn_cond(kn_sum(x), 
 static kn_value wide_predicate(Net *n, kn_tensor *x) { return kn_cond(kn_gt(x, 0.0), keep, keep, n, x); }
 static kn_value no_operand(Net *n, kn_tensor *x) { return kn_cond(kn_gt(kn_sum(x), 0.0), keep, keep, n, x, NULL); }
 static kn_value failed_operand(Net *n, kn_tensor *x) { return kn_cond(kn_gt(kn_sum(x), 0.0), keep, keep, n, kn_matmul(x, x)); }
-static kn_value grows(void *user, size_t n, kn_tensor *const *in) { (void)user; (void)n; return kn_tuple(in[0], kn_expand(in[1], KN_SHAPE(2, 2, 4)), in[2]); }
-static kn_value growing(Net *n, kn_tensor *x) { return kn_while_loop(below, grows, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2)); }
+static kn_value grows(void *user, size_t n, kn_tensor *const *in)
+{
+    (void)user;
+    (void)n;
+    return kn_tuple(in[0], kn_expand(in[1], KN_SHAPE(2, 2, 4)), in[2]);
+}
+static kn_value growing(Net *n, kn_tensor *x)
+{
+    return kn_while_loop(below, grows, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2));
+}
 static kn_tensor *no_bool(void *user, size_t n, kn_tensor *const *in) { (void)user; (void)n; return in[0]; }
-static kn_value unconditional(Net *n, kn_tensor *x) { return kn_while_loop(no_bool, step, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2)); }
-static kn_value draws(void *user, size_t n, kn_tensor *const *in) { (void)user; (void)n; return kn_tuple(kn_add(in[0], 1), kn_dropout(in[1], 0.5, true), in[2]); }
-static kn_value drawing_loop(Net *n, kn_tensor *x) { return kn_while_loop(below, draws, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2)); }
+static kn_value unconditional(Net *n, kn_tensor *x)
+{
+    return kn_while_loop(no_bool, step, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2));
+}
+static kn_value draws(void *user, size_t n, kn_tensor *const *in)
+{
+    (void)user;
+    (void)n;
+    return kn_tuple(kn_add(in[0], 1), kn_dropout(in[1], 0.5, true), in[2]);
+}
+static kn_value drawing_loop(Net *n, kn_tensor *x)
+{
+    return kn_while_loop(below, draws, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2));
+}
 
 Test(control, more_refusals)
 {
@@ -450,7 +471,8 @@ Test(control, more_refusals)
     refused(wide_predicate, NULL, "the predicate must have one element, not the shape [2, 4]");
     refused(no_operand, NULL, "operand 1 is missing");
     refused(failed_operand, NULL, "matmul");
-    refused(growing, NULL, "the body must give what it was given: it was given (i64[], f32[2, 4], i64[]) and gives (i64[], f32[2, 2, 4], i64[])");
+    refused(growing, NULL,
+            "the body must give what it was given: it was given (i64[], f32[2, 4], i64[]) and gives (i64[], f32[2, 2, 4], i64[])");
     refused(unconditional, NULL, "the condition must give one bool, not i64[]");
     refused(drawing_loop, NULL, "the same random numbers at every trip");
 }
@@ -468,8 +490,18 @@ Test(control, a_kept_placeholder_becomes_an_error)
 }
 
 /* An index out of range fails where the branch is taken, and only there; a write before it has happened. */
-static kn_value looks_up(void *user, size_t n, kn_tensor *const *in) { Net *net = user; (void)n; return kn_value_tensor(kn_index_select(net->w, 0, in[0])); }
-static kn_value first_ones(void *user, size_t n, kn_tensor *const *in) { Net *net = user; (void)n; return kn_value_tensor(kn_mul(net->w, kn_to(kn_sum(in[0]), KN_F32))); }
+static kn_value looks_up(void *user, size_t n, kn_tensor *const *in)
+{
+    Net *net = user;
+    (void)n;
+    return kn_value_tensor(kn_index_select(net->w, 0, in[0]));
+}
+static kn_value first_ones(void *user, size_t n, kn_tensor *const *in)
+{
+    Net *net = user;
+    (void)n;
+    return kn_value_tensor(kn_mul(net->w, kn_to(kn_sum(in[0]), KN_F32)));
+}
 static kn_value lookup(Net *n, kn_tensor *x)
 {
     kn_tensor *at = kn_to(kn_abs(kn_select(x, 0, 0)), KN_I64);
@@ -502,7 +534,12 @@ static kn_value local_data(void *user, size_t n, kn_tensor *const *in)
     kn_copy_(kn_select(y, 1, 3), kn_select(y, 1, 0));
     return kn_value_tensor(kn_transpose(y, 0, 1));
 }
-static kn_value turned(void *user, size_t n, kn_tensor *const *in) { (void)user; (void)n; return kn_value_tensor(kn_transpose(in[0], 0, 1)); }
+static kn_value turned(void *user, size_t n, kn_tensor *const *in)
+{
+    (void)user;
+    (void)n;
+    return kn_value_tensor(kn_transpose(in[0], 0, 1));
+}
 static kn_value local(Net *n, kn_tensor *x) { mood++; return kn_cond(kn_gt(kn_sum(x), 0.0), local_data, turned, n, x); }
 Test(control, local_writes_and_data)
 {
@@ -585,7 +622,10 @@ static kn_tensor *some(uint32_t *s, Plan *p, kn_tensor *x)
             break;
         }
         case 8: x = kn_where(kn_gt(x, 0.0), x, kn_neg(x)); break;
-        case 9: case 10: x = kn_cond(kn_gt(kn_sum(kn_select(x, 1, 0)), 0.25 * (double)(draw(s) % 3)), deeper, deeper_other, &q, x).as.tensor; break;
+        case 9:
+        case 10:
+            x = kn_cond(kn_gt(kn_sum(kn_select(x, 1, 0)), 0.25 * (double)(draw(s) % 3)), deeper, deeper_other, &q, x).as.tensor;
+            break;
         default: x = kn_tuple_get(kn_while_loop(few_trips, trip, &q, kn_full(KN_I64, KN_SHAPE0, 0), x), 1).as.tensor; break;
         }
     }

@@ -1,7 +1,8 @@
-/* test_conv.c: convolutions in f32 against the definition (tests/canonical.c), on every instruction set that the machine has and several thread counts; and
- * convolutions inside programs: what follows them on finished planes, packed weights.
+/* test_conv.c: convolutions in f32 against the definition (tests/canonical.c), on every instruction set that the machine has and several
+ * thread counts; and convolutions inside programs: what follows them on finished planes, packed weights.
  *
- * Small geometries are compared element by element, large ones at drawn elements; paths and thread counts are compared with one another in full.
+ * Small geometries are compared element by element, large ones at drawn elements; paths and thread counts are compared with one another
+ * in full.
  */
 #include "base/alloc.h"
 #include "base/conv.h"
@@ -42,13 +43,15 @@ static float expected(const kb_conv *c, int64_t at)
     for (int64_t h = 0; h < kh; h++)
         for (int64_t v = 0; v < kw; v++)
             for (int64_t i = 0; i < c->cin; i++, n++) {
-                int64_t y = oy * c->stride[0] - c->padding[0] + h * c->dilation[0], z = ox * c->stride[1] - c->padding[1] + v * c->dilation[1];
+                int64_t y = oy * c->stride[0] - c->padding[0] + h * c->dilation[0],
+                        z = ox * c->stride[1] - c->padding[1] + v * c->dilation[1];
                 int64_t wo = ((o % (c->cout * c->groups)) * c->cin + i) * kh * kw;
                 bool inside;
                 if (c->transposed) {
                     y = oy + c->padding[0] - h * c->dilation[0];
                     z = ox + c->padding[1] - v * c->dilation[1];
-                    inside = y >= 0 && z >= 0 && y % c->stride[0] == 0 && z % c->stride[1] == 0 && y / c->stride[0] < c->in[0] && z / c->stride[1] < c->in[1];
+                    inside = y >= 0 && z >= 0 && y % c->stride[0] == 0 && z % c->stride[1] == 0 && y / c->stride[0] < c->in[0]
+                             && z / c->stride[1] < c->in[1];
                     y /= c->stride[0];
                     z /= c->stride[1];
                     wo = ((group * c->cin + i) * c->cout + o % c->cout) * kh * kw;
@@ -96,7 +99,8 @@ static void check(kb_conv c)
     for (int64_t i = 0; i < (ny < 600 ? ny : 60); i++) {
         int64_t at = ny < 600 ? i : below(ny);
         float want = expected(&c, at);
-        cr_assert(memcmp(&want, &first[at], 4) == 0, "element %lld of %lld: %.9g, %.9g expected", (long long)at, (long long)ny, first[at], want);
+        cr_assert(memcmp(&want, &first[at], 4) == 0, "element %lld of %lld: %.9g, %.9g expected", (long long)at, (long long)ny, first[at],
+                  want);
     }
     places = c.out[0] * c.out[1];
     for (int isa = 0; isa < KB_ISA_COUNT; isa++)
@@ -112,8 +116,8 @@ static void check(kb_conv c)
             cr_assert_eq(finished, c.finish ? ny : 0, "%lld elements finished, not %lld", (long long)finished, (long long)ny);
             for (int64_t i = 0; i < ny; i++) {
                 float want = c.finish ? first[i] - 0.5f : first[i];
-                cr_assert(memcmp(&want, &result[i], 4) == 0, "%s, %d threads, element %lld: %.9g, %.9g expected", kb_isa_name((kb_isa)isa), threads, (long long)i,
-                          result[i], want);
+                cr_assert(memcmp(&want, &result[i], 4) == 0, "%s, %d threads, element %lld: %.9g, %.9g expected", kb_isa_name((kb_isa)isa),
+                          threads, (long long)i, result[i], want);
             }
             kb_data_free(result, (size_t)ny * 4);
         }
@@ -167,7 +171,8 @@ Test(conv, drawn_geometries)
     }
 }
 
-/* Taps read where they lie: rows of every length, two short ones in a tile, bands, single rows in parts, steps of more than 2, channels beside whole panels. */
+/* Taps read where they lie: rows of every length, two short ones in a tile, bands, single rows in parts, steps of more than 2, channels
+ * beside whole panels. */
 Test(conv, direct)
 {
     for (int64_t width = 4; width <= 16; width++) {
@@ -239,22 +244,28 @@ static void programs(void)
     expect("graph (%0: f32[2, 3, 9, 9], %1: f32[20, 3, 3, 3], %2: f32[20], %3: f32[20], %4: f32[20], %5: f32[20], %6: f32[2, 20, 9, 9]) {\n"
            " %7 = abs(%5)\n %8 = conv2d(%0, %1, _) padding=[1]\n %9, %10, %11 = batch_norm(%8, %2, %3, %4, %7, 0.1, 1e-5) training=false\n"
            " %12 = add(%9, %6, _)\n %13 = relu(%12)\n return %13\n}\n", 2, 1, 2);
-    expect("graph (%0: f32[1, 24, 6, 6], %1: f32[24, 1, 3, 3], %2: f32[24], %3: f32[24], %4: f32[24]) {\n"
-           " %5 = abs(%4)\n %6 = conv2d(%0, %1, %2) padding=[1] groups=24\n %7, %8, %9 = batch_norm(%6, _, _, %3, %5, _, 0.5) training=false\n"
-           " %10 = clamp(%7, 0, 6)\n return %10\n}\n", 1, 1, 1);
-    expect("graph (%0: f32[2, 4, 50], %1: f32[6, 4, 5]) {\n %2 = conv1d(%0, %1, _) stride=[2]\n %3 = gelu(%2)\n %4 = softmax(%3) dim=-1\n return %4, %2\n}\n",
+    expect(
+        "graph (%0: f32[1, 24, 6, 6], %1: f32[24, 1, 3, 3], %2: f32[24], %3: f32[24], %4: f32[24]) {\n"
+        " %5 = abs(%4)\n %6 = conv2d(%0, %1, %2) padding=[1] groups=24\n %7, %8, %9 = batch_norm(%6, _, _, %3, %5, _, 0.5) training=false\n"
+        " %10 = clamp(%7, 0, 6)\n return %10\n}\n",
+        1, 1, 1);
+    expect("graph (%0: f32[2, 4, 50], %1: f32[6, 4, 5]) {\n %2 = conv1d(%0, %1, _) stride=[2]\n %3 = gelu(%2)\n %4 = softmax(%3) dim=-1\n "
+           "return %4, %2\n}\n",
            1, 1, 1);
-    expect("graph (%0: f32[1, 5, 7, 6], %1: f32[5, 4, 3, 3], %2: f32[4]) {\n %3 = conv_transpose2d(%0, %1, %2) stride=[2]\n %4 = tanh(%3)\n return %4\n}\n",
+    expect("graph (%0: f32[1, 5, 7, 6], %1: f32[5, 4, 3, 3], %2: f32[4]) {\n %3 = conv_transpose2d(%0, %1, %2) stride=[2]\n %4 = "
+           "tanh(%3)\n return %4\n}\n",
            1, 1, 1);
-    expect("graph (%0: f32[4, 7], %1: f32[7], %2: f32[7], %3: f32[7]) {\n %4 = abs(%3)\n %5, %6, %7 = batch_norm(%0, %1, _, %2, %4, _, _) training=false\n"
-           " return %5\n}\n", 2, 0, 2);
+    expect("graph (%0: f32[4, 7], %1: f32[7], %2: f32[7], %3: f32[7]) {\n %4 = abs(%3)\n %5, %6, %7 = batch_norm(%0, %1, _, %2, %4, _, _) "
+           "training=false\n"
+           " return %5\n}\n",
+           2, 0, 2);
 }
 
 Test(conv, pointwise_work_follows_interpreted, .init = interpreted) { programs(); }
 Test(conv, pointwise_work_follows) { programs(); }
 
-/* A drawn convolution and a drawn chain after it: rg_compare holds the program against the op interpreter, plain, with packed weights and after they are
- * written. */
+/* A drawn convolution and a drawn chain after it: rg_compare holds the program against the op interpreter, plain, with packed weights
+ * and after they are written. */
 static void chain(char *text, size_t size, int64_t n, int64_t c, int64_t h, int64_t w)
 {
     size_t at = 0;
@@ -267,14 +278,17 @@ static void chain(char *text, size_t size, int64_t n, int64_t c, int64_t h, int6
         case 3: at += (size_t)snprintf(text + at, size - at, " %%%d = sub(%%%d, %%5)\n", value + 1, value); break;
         case 4: at += (size_t)snprintf(text + at, size - at, " %%%d = clamp(%%%d, -1, 6)\n", value + 1, value); break;
         case 5: at += (size_t)snprintf(text + at, size - at, " %%%d = softmax(%%%d) dim=-1\n", value + 1, value); break;
-        case 6: at += (size_t)snprintf(text + at, size - at, " %%%d = reshape(%%%d) shape=[%lld, %lld, %lld]\n %%%d = reshape(%%%d) shape=[%lld, %lld, %lld, %lld]\n",
-                                       value + 1, value, (long long)n, (long long)c, (long long)(h * w), value + 2, value + 1, (long long)n, (long long)c,
-                                       (long long)h, (long long)w);
+        case 6:
+            at += (size_t)snprintf(text + at, size - at,
+                                   " %%%d = reshape(%%%d) shape=[%lld, %lld, %lld]\n %%%d = reshape(%%%d) shape=[%lld, %lld, %lld, %lld]\n",
+                                   value + 1, value, (long long)n, (long long)c, (long long)(h * w), value + 2, value + 1, (long long)n,
+                                   (long long)c, (long long)h, (long long)w);
             value++;
             break;
         default:
-            at += (size_t)snprintf(text + at, size - at, " %%%d, %%%d, %%%d = batch_norm(%%%d, %%6, %%2, %%7, %%8, _, 1e-3) training=false\n", value + 1, value + 2,
-                                   value + 3, value);
+            at += (size_t)snprintf(text + at, size - at,
+                                   " %%%d, %%%d, %%%d = batch_norm(%%%d, %%6, %%2, %%7, %%8, _, 1e-3) training=false\n", value + 1,
+                                   value + 2, value + 3, value);
             at += (size_t)snprintf(text + at, size - at, " %%%d = neg(%%%d)\n", value + 4, value + 1);
             value += 3;
         }
@@ -284,17 +298,21 @@ static void chain(char *text, size_t size, int64_t n, int64_t c, int64_t h, int6
 static void drawn_programs(void)
 {
     for (int i = 0; i < 40; i++) {
-        int64_t n = 1 + below(2), groups = 1 + below(3), cin = groups * (1 + below(3)), cout = groups * (1 + below(12)), h = 3 + below(12), w = 3 + below(12);
+        int64_t n = 1 + below(2), groups = 1 + below(3), cin = groups * (1 + below(3)), cout = groups * (1 + below(12)), h = 3 + below(12),
+                w = 3 + below(12);
         if (below(3) == 0)
             groups = cin = cout = 2 + below(20);
         int64_t kernel = 1 + 2 * below(2), stride = 1 + below(2), oh = (h - 1) / stride + 1, ow = (w - 1) / stride + 1;
         char text[4096];
-        int at = snprintf(text, sizeof text, "graph (%%0: f32[%lld, %lld, %lld, %lld], %%1: f32[%lld, %lld, %lld, %lld], %%2: f32[%lld], %%3: f32[%lld, %lld, %lld, %lld], "
-                          "%%4: f32[%lld, 1, 1], %%5: f32[%lld, %lld], %%6: f32[%lld], %%7: f32[%lld]) {\n %%8 = abs(%%7)\n"
-                          " %%9 = conv2d(%%0, %%1, %s) stride=[%lld] padding=[%lld] groups=%lld\n", (long long)n, (long long)cin, (long long)h, (long long)w,
-                          (long long)cout, (long long)(cin / groups), (long long)kernel, (long long)kernel, (long long)cout, (long long)n, (long long)cout, (long long)oh,
-                          (long long)ow, (long long)cout, (long long)oh, (long long)ow, (long long)cout, (long long)cout, below(2) ? "%2" : "_", (long long)stride,
-                          (long long)(kernel / 2), (long long)groups);
+        int at = snprintf(
+            text, sizeof text,
+            "graph (%%0: f32[%lld, %lld, %lld, %lld], %%1: f32[%lld, %lld, %lld, %lld], %%2: f32[%lld], %%3: f32[%lld, %lld, %lld, %lld], "
+            "%%4: f32[%lld, 1, 1], %%5: f32[%lld, %lld], %%6: f32[%lld], %%7: f32[%lld]) {\n %%8 = abs(%%7)\n"
+            " %%9 = conv2d(%%0, %%1, %s) stride=[%lld] padding=[%lld] groups=%lld\n",
+            (long long)n, (long long)cin, (long long)h, (long long)w, (long long)cout, (long long)(cin / groups), (long long)kernel,
+            (long long)kernel, (long long)cout, (long long)n, (long long)cout, (long long)oh, (long long)ow, (long long)cout, (long long)oh,
+            (long long)ow, (long long)cout, (long long)cout, below(2) ? "%2" : "_", (long long)stride, (long long)(kernel / 2),
+            (long long)groups);
         chain(text + at, sizeof text - (size_t)at, n, cout, oh, ow);
         char error[512] = "";
         ir_graph *g = ir_parse(text, error, sizeof error);
@@ -329,7 +347,8 @@ Test(conv, eager_calls_see_new_weights)
     kn_module *conv = kn_nn_conv2d(6, 20, 3, .padding = {1, 1}), *linear = kn_nn_linear(40, 30);
     kn_tensor *x = kn_randn(KN_F32, KN_SHAPE(1, 6, 9, 9)), *v = kn_randn(KN_F32, KN_SHAPE(3, 40));
     for (int i = 0; i < 12; i++) {
-        kn_tensor *cw = kn_module_tensor(conv, "weight"), *cb = kn_module_tensor(conv, "bias"), *lw = kn_module_tensor(linear, "weight"), *lb = kn_module_tensor(linear, "bias");
+        kn_tensor *cw = kn_module_tensor(conv, "weight"), *cb = kn_module_tensor(conv, "bias"), *lw = kn_module_tensor(linear, "weight"),
+                  *lb = kn_module_tensor(linear, "bias");
         cr_assert(!kn_failed(cw) && !kn_failed(lw));
         cr_expect(equal(kn_call(conv, x), kn_conv2d(x, kn_clone(cw), cb, .padding = {1, 1})), "convolution, call %d", i);
         cr_expect(equal(kn_call(linear, v), kn_linear(v, kn_clone(lw), lb)), "linear, call %d", i);

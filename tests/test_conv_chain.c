@@ -1,5 +1,5 @@
-/* test_conv_chain.c: a 1 x 1 convolution whose planes go on into a depthwise one (kb_conv_chain) against the two one after the other, to the bit, on every
- * instruction set that the machine has and several thread counts; and which steps of programs are such chains.
+/* test_conv_chain.c: a 1 x 1 convolution whose planes go on into a depthwise one (kb_conv_chain) against the two one after the other, to
+ * the bit, on every instruction set that the machine has and several thread counts; and which steps of programs are such chains.
  */
 #include "base/alloc.h"
 #include "base/conv.h"
@@ -59,8 +59,8 @@ static void check(int64_t batch, int64_t cin, int64_t cout, int64_t h, int64_t w
     if (d.in[0] + 2 * d.padding[0] < kernel || d.in[1] + 2 * d.padding[1] < kernel || !kb_conv_chain_legal(&c, &d))
         return;
     int64_t n_mid = batch * cout * h * w, n_out = batch * cout * d.out[0] * d.out[1];
-    float *x = drawn(batch * cin * h * w), *w1 = drawn(cin * cout), *w2 = drawn(cout * kernel * kernel), *b = drawn(cout), *mid = drawn(n_mid), *want = drawn(n_out),
-          *got = drawn(n_out);
+    float *x = drawn(batch * cin * h * w), *w1 = drawn(cin * cout), *w2 = drawn(cout * kernel * kernel), *b = drawn(cout),
+          *mid = drawn(n_mid), *want = drawn(n_out), *got = drawn(n_out);
     c.x = x;
     c.w = w1;
     c.bias = below(2) ? b : NULL;
@@ -86,8 +86,8 @@ static void check(int64_t batch, int64_t cin, int64_t cout, int64_t h, int64_t w
             kb_set_threads(threads);
             cr_assert(kb_conv_chain_run(&chain));
             for (int64_t i = 0; i < n_out; i++)
-                cr_assert(memcmp(&want[i], &got[i], 4) == 0, "%s, %d threads, element %lld: %.9g, %.9g expected", kb_isa_name((kb_isa)isa), threads, (long long)i, got[i],
-                          want[i]);
+                cr_assert(memcmp(&want[i], &got[i], 4) == 0, "%s, %d threads, element %lld: %.9g, %.9g expected", kb_isa_name((kb_isa)isa),
+                          threads, (long long)i, got[i], want[i]);
         }
     kb_cpu_unforce();
     kb_set_threads(0);
@@ -137,12 +137,18 @@ static void expect(const char *text, bool chained)
 static void programs(void)
 {
     expect(HEAD NORM " %12 = conv2d(%11, %2, %3) padding=[1] groups=60\n %13 = relu(%12)\n return %13\n}\n", true);
-    expect(HEAD NORM " %12 = conv2d(%11, %2, _) stride=[2] padding=[1] groups=60\n %13 = reshape(%3) shape=[60, 1, 1]\n %14 = mul(%12, %13)\n"
-           " %15 = gelu(%14)\n return %15\n}\n", true);
-    expect(HEAD NORM " %12 = conv2d(%11, %2, %3) padding=[1] groups=60\n %13 = reshape(%12) shape=[60, 2304]\n %14 = softmax(%13) dim=-1\n return %14\n}\n", true);
+    expect(HEAD NORM
+           " %12 = conv2d(%11, %2, _) stride=[2] padding=[1] groups=60\n %13 = reshape(%3) shape=[60, 1, 1]\n %14 = mul(%12, %13)\n"
+           " %15 = gelu(%14)\n return %15\n}\n",
+           true);
+    expect(HEAD NORM " %12 = conv2d(%11, %2, %3) padding=[1] groups=60\n %13 = reshape(%12) shape=[60, 2304]\n %14 = softmax(%13) dim=-1\n "
+                     "return %14\n}\n",
+           true);
     /* the kernel between leaves something else behind, too */
-    expect(HEAD NORM " %12 = conv2d(%11, %2, _) padding=[1] groups=60\n %13, %14, %15 = batch_norm(%12, %3, _, %4, %6, _, 1e-3) training=false\n"
-           " return %13\n}\n", false);
+    expect(HEAD NORM
+           " %12 = conv2d(%11, %2, _) padding=[1] groups=60\n %13, %14, %15 = batch_norm(%12, %3, _, %4, %6, _, 1e-3) training=false\n"
+           " return %13\n}\n",
+           false);
     /* somebody else needs what is between: the caller, a residual */
     expect(HEAD NORM " %12 = conv2d(%11, %2, %3) padding=[1] groups=60\n %13 = relu(%12)\n return %13, %11\n}\n", false);
     expect(HEAD NORM " %12 = conv2d(%11, %2, %3) padding=[1] groups=60\n %13 = relu(%12)\n return %13, %7\n}\n", false);

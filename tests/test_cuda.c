@@ -1,6 +1,7 @@
-/* test_cuda.c: tensors, operators and modules on a CUDA device: the simulated one (tests/cuda/sim), which runs what NVRTC emitted and stops at races, reads of
- * what nobody wrote, accesses out of bounds. Expected values are the CPU's: to the bit for pointwise work and products, within 1e-5 for reductions, whose order
- * is their own. Without NVRTC each test that needs generated code says that it is skipped. */
+/* test_cuda.c: tensors, operators and modules on a CUDA device: the simulated one (tests/cuda/sim), which runs what NVRTC emitted and
+ * stops at races, reads of what nobody wrote, accesses out of bounds. Expected values are the CPU's: to the bit for pointwise work and
+ * products, within 1e-5 for reductions, whose order is their own. Without NVRTC each test that needs generated code says that it is
+ * skipped. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -50,8 +51,8 @@ Test(cuda, devices_are_not_mixed)
     sim = use_simulated();
     kn_tensor *x = kn_ones(KN_F32, KN_SHAPE(3)), *bad = kn_add(on(x), x);
     cr_assert_eq(kn_tensor_status(bad), KN_E_DEVICE);
-    cr_assert(strstr(kn_tensor_error(bad), "expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu"), "%s",
-              kn_tensor_error(bad));
+    cr_assert(strstr(kn_tensor_error(bad), "expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu"),
+              "%s", kn_tensor_error(bad));
     cr_assert_null(kn_map(on(x)));
     cr_assert(strstr(kn_last_error(), "kn_to(x, KN_CPU)"));
     cr_assert_eq(kn_tensor_status(kn_to(x, KN_CUDA(5))), KN_E_DEVICE);
@@ -108,7 +109,8 @@ Test(cuda, unaligned_views)
     DEVICE();
     kn_tensor *x = kn_randn(KN_F32, KN_SHAPE(4, 65)), *d = on(x);
     for (int64_t at = 0; at < 4; at++)
-        same_bits(kn_tanh(kn_narrow(kn_reshape(d, KN_SHAPE(-1)), 0, at, 64)), kn_tanh(kn_narrow(kn_reshape(x, KN_SHAPE(-1)), 0, at, 64)), "shifted");
+        same_bits(kn_tanh(kn_narrow(kn_reshape(d, KN_SHAPE(-1)), 0, at, 64)), kn_tanh(kn_narrow(kn_reshape(x, KN_SHAPE(-1)), 0, at, 64)),
+                  "shifted");
     close_to(kn_softmax(kn_narrow(d, 1, 1, 64), -1), kn_softmax(kn_narrow(x, 1, 1, 64), -1), "rows");
 }
 
@@ -138,7 +140,8 @@ Test(cuda, products_have_the_cpus_bits)
         kn_tensor *c = kn_randn(KN_F32, KN_SHAPE(n));
         same_bits(kn_matmul(on(a), on(b)), kn_matmul(a, b), "matmul");
         same_bits(kn_linear(on(a), on(w), on(c)), kn_linear(a, w, c), "linear");
-        same_bits(kn_matmul(kn_transpose(on(b), 0, 1), kn_transpose(on(a), 0, 1)), kn_matmul(kn_transpose(b, 0, 1), kn_transpose(a, 0, 1)), "transposed");
+        same_bits(kn_matmul(kn_transpose(on(b), 0, 1), kn_transpose(on(a), 0, 1)), kn_matmul(kn_transpose(b, 0, 1), kn_transpose(a, 0, 1)),
+                  "transposed");
     }
     kn_tensor *p = kn_randn(KN_F32, KN_SHAPE(2, 3, 20, 33)), *q = kn_randn(KN_F32, KN_SHAPE(3, 33, 9));
     same_bits(kn_matmul(on(p), on(q)), kn_matmul(p, q), "batches");
@@ -147,7 +150,8 @@ Test(cuda, products_have_the_cpus_bits)
 Test(cuda, attention_and_embedding)
 {
     DEVICE();
-    kn_tensor *q = kn_randn(KN_F32, KN_SHAPE(2, 3, 10, 16)), *k = kn_randn(KN_F32, KN_SHAPE(2, 3, 70, 16)), *v = kn_randn(KN_F32, KN_SHAPE(2, 3, 70, 8));
+    kn_tensor *q = kn_randn(KN_F32, KN_SHAPE(2, 3, 10, 16)), *k = kn_randn(KN_F32, KN_SHAPE(2, 3, 70, 16)),
+              *v = kn_randn(KN_F32, KN_SHAPE(2, 3, 70, 8));
     kn_tensor *mask = kn_randn(KN_F32, KN_SHAPE(10, 70)), *keep = kn_gt(kn_randn(KN_F32, KN_SHAPE(2, 1, 10, 70)), -0.5);
     uint64_t times;
     close_to(kn_scaled_dot_product_attention(on(q), on(k), on(v), NULL), kn_scaled_dot_product_attention(q, k, v, NULL), "plain");
@@ -303,11 +307,13 @@ Test(cuda, products_carry_what_follows)
         for (int batches = 1; batches < 3; batches++) {
             Tail *m = kn_new(Tail, &tail_class, .fc = kn_nn_linear(32, 24), .scale = 1.5, .which = which);
             kn_module *fast = kn_compile(KN_BASE(m));
-            kn_tensor *x = batches > 1 ? kn_randn(KN_F32, KN_SHAPE(2, 33, 32)) : kn_randn(KN_F32, KN_SHAPE(70, 32)), *want = kn_call(KN_BASE(m), x);
+            kn_tensor *x = batches > 1 ? kn_randn(KN_F32, KN_SHAPE(2, 33, 32)) : kn_randn(KN_F32, KN_SHAPE(70, 32)),
+                      *want = kn_call(KN_BASE(m), x);
             cr_assert_eq(kn_module_to(KN_BASE(m), KN_CUDA(0)), KN_OK);
             for (int call = 0; call < 3; call++)
                 same_bits(kn_call(fast, on(x)), want, "a product and its tail");
-            cr_expect_leq(tr_module_of(fast)->graphs[0]->stats.kernels, kernels[which], "tail %d: %d kernels", which, tr_module_of(fast)->graphs[0]->stats.kernels);
+            cr_expect_leq(tr_module_of(fast)->graphs[0]->stats.kernels, kernels[which], "tail %d: %d kernels", which,
+                          tr_module_of(fast)->graphs[0]->stats.kernels);
             kn_module_free(fast);
             kn_module_free(KN_BASE(m));
         }

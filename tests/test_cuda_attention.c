@@ -1,6 +1,6 @@
-/* test_cuda_attention.c: attention on the simulated device, one kernel: depths and widths, ragged rows and keys, masks, causal, layouts, all types, against the same in
- * float64 on the CPU. What a result may be off by: by what the scores may be (sums of `depth` terms in f32), by the sums over the keys, by one rounding of the
- * exponentials to the type (f16, bf16), and by one of the result. */
+/* test_cuda_attention.c: attention on the simulated device, one kernel: depths and widths, ragged rows and keys, masks, causal, layouts,
+ * all types, against the same in float64 on the CPU. What a result may be off by: by what the scores may be (sums of `depth` terms in
+ * f32), by the sums over the keys, by one rounding of the exponentials to the type (f16, bf16), and by one of the result. */
 #include "tests/support/cuda_sources.h"
 #include "tests/support/on_device.h"
 #include <stdio.h>
@@ -81,14 +81,16 @@ Test(cuda_attention, however_they_lie)
                 e[w][i] = kn_transpose(kn_reshape(kn_narrow(w ? on_device : even, 2, 64 * i, 64), KN_SHAPE(2, 37, 2, 32)), 1, 2);
         right(attend(e[1][0], e[1][1], e[1][2], NULL, false), e[0][0], e[0][1], e[0][2], NULL, false, "packed projections");
         kn_tensor *k = kn_narrow(e[0][1], 1, 0, 1), *v = kn_narrow(e[0][2], 1, 0, 1);
-        right(attend(e[1][0], kn_narrow(e[1][1], 1, 0, 1), kn_narrow(e[1][2], 1, 0, 1), NULL, false), e[0][0], k, v, NULL, false, "one key head");
+        right(attend(e[1][0], kn_narrow(e[1][1], 1, 0, 1), kn_narrow(e[1][2], 1, 0, 1), NULL, false), e[0][0], k, v, NULL, false,
+              "one key head");
         kn_tensor *flipped = kn_transpose(kn_contiguous(kn_transpose(e[1][1], 2, 3)), 2, 3);
         right(attend(e[1][0], flipped, e[1][2], NULL, false), e[0][0], e[0][1], e[0][2], NULL, false, "keys dense");
     }
     nothing_on_host();
 }
 
-/* Scores so far apart that the running maximum moves with every block; rows without a key; infinite and missing numbers stay where they belong */
+/* Scores so far apart that the running maximum moves with every block; rows without a key; infinite and missing numbers stay where they
+ * belong */
 Test(cuda_attention, extremes)
 {
     DEVICE();
@@ -98,7 +100,8 @@ Test(cuda_attention, extremes)
         for (int i = 0; i < 200 * 8; i++) ramp[i] = (float)(i / 8) * 0.25f;
         for (int i = 0; i < 3 * 8; i++) ones[i] = i < 8 ? 1.0f : i < 16 ? -1.0f : 0.5f;
         for (int i = 0; i < 3 * 200; i++) none[i] = i / 200 == 1 ? 0.0f : 1.0f;
-        kn_tensor *q = kn_to(kn_from_data(KN_F32, KN_SHAPE(1, 1, 3, 8), ones), d), *k = kn_to(kn_from_data(KN_F32, KN_SHAPE(1, 1, 200, 8), ramp), d);
+        kn_tensor *q = kn_to(kn_from_data(KN_F32, KN_SHAPE(1, 1, 3, 8), ones), d),
+                  *k = kn_to(kn_from_data(KN_F32, KN_SHAPE(1, 1, 200, 8), ramp), d);
         kn_tensor *v = drawn(d, KN_SHAPE(1, 1, 200, 8)), *mask = kn_gt(kn_from_data(KN_F32, KN_SHAPE(3, 200), none), 0.5);
         right(attend(on(q), on(k), on(v), NULL, false), q, k, v, NULL, false, "a growing maximum");
         kn_tensor *got = kn_to(kn_to(attend(on(q), on(k), on(v), on(mask), false), KN_CPU), KN_F32);
@@ -147,7 +150,8 @@ static char *ptx_of(const char *graph, bool aligned, cuda_source *s)
 #define GRAPH(type, rows) "graph (%0: " type "[2, 128, " rows "] on cuda:0, %1: " type "[2, 128, " rows "] on cuda:0, %2: " type "[2, 128, " rows "] on cuda:0) {" \
     " %3 = scaled_dot_product_attention(%0, %1, %2, _, _) is_causal=false return %3 }"
 
-/* One kernel; its instructions. The twin: rows of 62 halves aren't multiples of 16 bytes, and unaligned pointers have no asynchronous copies of half types */
+/* One kernel; its instructions. The twin: rows of 62 halves aren't multiples of 16 bytes, and unaligned pointers have no asynchronous
+ * copies of half types */
 Test(cuda_attention, instructions)
 {
     NVRTC();
@@ -159,9 +163,11 @@ Test(cuda_attention, instructions)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cuda_source s;
         char *ptx = ptx_of(cases[i].graph, cases[i].aligned, &s);
-        cr_expect_eq(count_of(ptx, "mma.sync.aligned.m16n8k16"), cases[i].mma, "case %zu: %d mma", i, count_of(ptx, "mma.sync.aligned.m16n8k16"));
+        cr_expect_eq(count_of(ptx, "mma.sync.aligned.m16n8k16"), cases[i].mma, "case %zu: %d mma", i,
+                     count_of(ptx, "mma.sync.aligned.m16n8k16"));
         cr_expect_eq(count_of(ptx, "m8n8.x4.shared"), cases[i].matrices, "case %zu: %d ldmatrix", i, count_of(ptx, "m8n8.x4.shared"));
-        cr_expect_eq(count_of(ptx, "m8n8.x4.trans.shared"), cases[i].transposing, "case %zu: %d transposing", i, count_of(ptx, "m8n8.x4.trans.shared"));
+        cr_expect_eq(count_of(ptx, "m8n8.x4.trans.shared"), cases[i].transposing, "case %zu: %d transposing", i,
+                     count_of(ptx, "m8n8.x4.trans.shared"));
         cr_expect_eq(count_of(ptx, "cp.async.cg.shared.global") > 0, cases[i].wide, "case %zu: wide copies", i);
         cr_expect_eq(count_of(ptx, "cp.async.ca.shared.global") > 0, cases[i].narrow, "case %zu: narrow copies", i);
         cr_expect_eq(count_of(ptx, ".local"), 0, "case %zu: local memory", i);

@@ -53,8 +53,9 @@ Test(cuda_cache, code_is_kept_on_disk)
     cg_shutdown();                          /* what is loaded is forgotten, as in another process */
     int again = kernels_compiled(y[1]);
     cg_cache_state c = cg_cache_state_get();
-    cr_assert_eq(again, 0, "%d compiled again; cache %s%s: %llu hits, %llu misses, %llu stored, %llu failed", again, c.on ? "on" : "off: ", c.why, (unsigned long long)c.hits,
-                 (unsigned long long)c.misses, (unsigned long long)c.stored, (unsigned long long)c.failed);
+    cr_assert_eq(again, 0, "%d compiled again; cache %s%s: %llu hits, %llu misses, %llu stored, %llu failed", again,
+                 c.on ? "on" : "off: ", c.why, (unsigned long long)c.hits, (unsigned long long)c.misses, (unsigned long long)c.stored,
+                 (unsigned long long)c.failed);
     cr_assert_arr_eq(y[0], y[1], sizeof y[0]);
     snprintf(command, sizeof command, "for f in %s/*.kno; do printf 'x' | dd of=\"$f\" bs=1 seek=200 conv=notrunc 2>/dev/null; done", folder);
     cr_assert_eq(system(command), 0);
@@ -115,9 +116,11 @@ Test(cuda_cache, a_second_process_opens_no_compiler)
     kb_env_set(KB_ENV_KN_NVRTC, x[0].library);          /* a place that can be looked at, wherever the loader found it */
     use_folder();
     elsewhere(compile_and_run, &x[1]);
-    cr_assert(x[1].compiled > 0 && x[1].has_nvrtc, "the first process: %d compiled, NVRTC is %sopen", x[1].compiled, x[1].has_nvrtc ? "" : "not ");
+    cr_assert(x[1].compiled > 0 && x[1].has_nvrtc, "the first process: %d compiled, NVRTC is %sopen", x[1].compiled,
+              x[1].has_nvrtc ? "" : "not ");
     elsewhere(compile_and_run, &x[2]);
-    cr_assert(x[2].compiled == 0 && !x[2].has_nvrtc, "the second process: %d compiled, NVRTC is %sopen", x[2].compiled, x[2].has_nvrtc ? "" : "not ");
+    cr_assert(x[2].compiled == 0 && !x[2].has_nvrtc, "the second process: %d compiled, NVRTC is %sopen", x[2].compiled,
+              x[2].has_nvrtc ? "" : "not ");
     cr_assert_arr_eq(x[1].first, x[2].first, sizeof x[1].first);
     remove_folder();
 }

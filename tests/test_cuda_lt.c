@@ -1,5 +1,5 @@
-/* test_cuda_lt.c: products by cuBLASLt on the simulated device, with a stand-in for the library (tests/cuda/lt): which products it gets, how the choice is made and
- * kept, and what happens where it is missing, has nothing to offer, or fails. The stand-in counts its calls. */
+/* test_cuda_lt.c: products by cuBLASLt on the simulated device, with a stand-in for the library (tests/cuda/lt): which products it gets,
+ * how the choice is made and kept, and what happens where it is missing, has nothing to offer, or fails. The stand-in counts its calls. */
 #include "base/error.h"
 #include "tests/support/on_device.h"
 #include <dlfcn.h>
@@ -25,7 +25,8 @@ static void begin(const char *how, const char *what)
 static int calls(void)
 {
     char path[4096];
-    void *library = dlopen(beside_program(path, "libsimcublaslt.so"), RTLD_NOW | RTLD_LOCAL), *p = library ? dlsym(library, "standin_lt_calls") : NULL;
+    void *library = dlopen(beside_program(path, "libsimcublaslt.so"), RTLD_NOW | RTLD_LOCAL),
+         *p = library ? dlsym(library, "standin_lt_calls") : NULL;
     uint64_t (*f)(void);
     cr_assert_not_null(p);
     memcpy(&f, &p, sizeof f);
@@ -66,7 +67,8 @@ Test(cuda_lt, every_way_that_operands_lie)
         product(a, b, kn_matmul(da, other_way(db)), "B");
         product(a, b, kn_matmul(other_way(da), other_way(db)), "both");
         kn_tensor *w = kn_contiguous(kn_transpose(b, 0, 1));
-        near(kn_linear(da, on(w), on(c)), kn_linear(wide(a), wide(w), wide(c)), kn_linear(kn_abs(wide(a)), kn_abs(wide(w)), kn_abs(wide(c))), 43, "linear");
+        near(kn_linear(da, on(w), on(c)), kn_linear(wide(a), wide(w), wide(c)),
+             kn_linear(kn_abs(wide(a)), kn_abs(wide(w)), kn_abs(wide(c))), 43, "linear");
         kn_tensor *p = drawn(d, KN_SHAPE(3, 5, 8)), *q = drawn(d, KN_SHAPE(3, 8, 6)), *row = drawn(d, KN_SHAPE(1, 40));
         product(p, q, kn_bmm(on(p), on(q)), "batch");
         product(row, b, kn_matmul(on(row), db), "one row");
@@ -75,7 +77,8 @@ Test(cuda_lt, every_way_that_operands_lie)
     }
     kn_tensor *x = kn_randn(KN_F32, KN_SHAPE(24, 40)), *y = kn_randn(KN_F32, KN_SHAPE(40, 16));
     same_bits(kn_matmul(on(x), on(y)), kn_matmul(x, y), "f32 keeps the CPU's order");
-    kn_tensor *odd = kn_to(kn_narrow(kn_reshape(x, KN_SHAPE(-1)), 0, 0, 24 * 39 + 1), KN_F16), *a = kn_reshape(kn_narrow(odd, 0, 1, 24 * 39), KN_SHAPE(24, 39));
+    kn_tensor *odd = kn_to(kn_narrow(kn_reshape(x, KN_SHAPE(-1)), 0, 0, 24 * 39 + 1), KN_F16),
+              *a = kn_reshape(kn_narrow(odd, 0, 1, 24 * 39), KN_SHAPE(24, 39));
     kn_tensor *b = drawn(KN_F16, KN_SHAPE(39, 16));
     product(a, b, kn_matmul(kn_reshape(kn_narrow(on(odd), 0, 1, 24 * 39), KN_SHAPE(24, 39)), on(b)), "a pointer to no 16 bytes");
     cr_assert_eq(calls(), n, "these aren't the library's");
@@ -92,7 +95,13 @@ static void ours(const char *what)
 }
 
 Test(cuda_lt, no_library) { LIBRARY("2", NULL); kb_env_set(KB_ENV_KN_CUBLASLT_LIBRARY, "/nowhere/libcublasLt.so"); ours("no library"); }
-Test(cuda_lt, another_library) { LIBRARY("2", NULL); char path[4096]; kb_env_set(KB_ENV_KN_CUBLASLT_LIBRARY, beside_program(path, "libsimcuda.so")); ours("no such functions"); }
+Test(cuda_lt, another_library)
+{
+    LIBRARY("2", NULL);
+    char path[4096];
+    kb_env_set(KB_ENV_KN_CUBLASLT_LIBRARY, beside_program(path, "libsimcuda.so"));
+    ours("no such functions");
+}
 Test(cuda_lt, it_does_not_start) { LIBRARY("2", "create"); ours("create"); }
 Test(cuda_lt, no_algorithm) { LIBRARY("2", "none"); ours("none"); }
 Test(cuda_lt, calls_that_fail) { LIBRARY("2", "fail"); ours("fail"); }

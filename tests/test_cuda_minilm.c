@@ -50,7 +50,8 @@ static void on_both(kn_module *m, kn_tensor *ids, kn_tensor *mask, const float *
     }
     nothing_on_host();
     kn_stats s = kn_compile_stats(fast);
-    cr_assert(s.graphs == 1 && s.break_sites == 0 && s.fallbacks == 0, "%llu graphs, %llu breaks, %llu fallbacks", s.graphs, s.break_sites, s.fallbacks);
+    cr_assert(s.graphs == 1 && s.break_sites == 0 && s.fallbacks == 0, "%llu graphs, %llu breaks, %llu fallbacks", s.graphs, s.break_sites,
+              s.fallbacks);
     kn_module_free(fast);
     kn_module_free(m);
 }

@@ -1,5 +1,5 @@
-/* test_cuda_models.c: the five trained digit models on the simulated device: logits within 1e-4 of the CPU's and of those that PyTorch gave, compiled as eager,
- * and which operators had to run on the host. Skipped without NVRTC. */
+/* test_cuda_models.c: the five trained digit models on the simulated device: logits within 1e-4 of the CPU's and of those that PyTorch
+ * gave, compiled as eager, and which operators had to run on the host. Skipped without NVRTC. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,6 +1,7 @@
-/* test_cuda_products.c: matrix products on the simulated device: every kernel's tiles, operands that lie in every way, ragged edges, batches, epilogues. f32 has the
- * CPU's bits. f16 and bf16 go to tensor cores and are compared with float64: each result may be off by what f32 sums of that length may be, and by one rounding
- * to its type. Facts about the text: which instructions it is made of; registers and spills of every architecture are tests/cuda_facts.c's. */
+/* test_cuda_products.c: matrix products on the simulated device: every kernel's tiles, operands that lie in every way, ragged edges,
+ * batches, epilogues. f32 has the CPU's bits. f16 and bf16 go to tensor cores and are compared with float64: each result may be off by
+ * what f32 sums of that length may be, and by one rounding to its type. Facts about the text: which instructions it is made of;
+ * registers and spills of every architecture are tests/cuda_facts.c's. */
 #include "tests/support/cuda_sources.h"
 #include "tests/support/on_device.h"
 #include <stdio.h>
@@ -55,11 +56,14 @@ Test(cuda_products, halves_of_every_size)
             int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
             char what[64];
             snprintf(what, sizeof what, "%s %lld x %lld x %lld", kb_dtypes[d].name, (long long)m, (long long)n, (long long)k);
-            kn_tensor *a = drawn(d, KN_SHAPE(m, k)), *b = drawn(d, KN_SHAPE(k, n)), *c = drawn(d, KN_SHAPE(n)), *w = kn_contiguous(flipped(b));
+            kn_tensor *a = drawn(d, KN_SHAPE(m, k)), *b = drawn(d, KN_SHAPE(k, n)), *c = drawn(d, KN_SHAPE(n)),
+                      *w = kn_contiguous(flipped(b));
             product(a, b, on(a), on(b), what);
-            within(kn_linear(on(a), on(w), on(c)), kn_linear(wide(a), wide(w), wide(c)), kn_linear(kn_abs(wide(a)), kn_abs(wide(w)), kn_abs(wide(c))), k + 3, what);
+            within(kn_linear(on(a), on(w), on(c)), kn_linear(wide(a), wide(w), wide(c)),
+                   kn_linear(kn_abs(wide(a)), kn_abs(wide(w)), kn_abs(wide(c))), k + 3, what);
             kn_tensor *full = drawn(d, KN_SHAPE(m, n));
-            within(kn_addmm(on(full), on(a), on(b)), kn_addmm(wide(full), wide(a), wide(b)), kn_addmm(kn_abs(wide(full)), kn_abs(wide(a)), kn_abs(wide(b))), k + 3, what);
+            within(kn_addmm(on(full), on(a), on(b)), kn_addmm(wide(full), wide(a), wide(b)),
+                   kn_addmm(kn_abs(wide(full)), kn_abs(wide(a)), kn_abs(wide(b))), k + 3, what);
         }
     nothing_on_host();
 }
@@ -71,7 +75,8 @@ Test(cuda_products, halves_however_they_lie)
     static const int64_t sizes[][3] = {{70, 48, 104}, {33, 50, 66}, {7, 31, 37}, {130, 130, 32}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
-        kn_tensor *a = drawn(KN_BF16, KN_SHAPE(m, k)), *b = drawn(KN_BF16, KN_SHAPE(k, n)), *da = on(a), *db = on(b), *want = kn_matmul(da, db);
+        kn_tensor *a = drawn(KN_BF16, KN_SHAPE(m, k)), *b = drawn(KN_BF16, KN_SHAPE(k, n)), *da = on(a), *db = on(b),
+                  *want = kn_matmul(da, db);
         product(a, b, da, db, "as they come");
         same_bits(kn_matmul(other_way(da), db), want, "A's rows dense");
         same_bits(kn_matmul(da, other_way(db)), want, "B's k dense");
@@ -144,10 +149,12 @@ Test(cuda_products, addmm_with_factors)
 {
     DEVICE();
     kn_tensor *c = drawn(KN_F32, KN_SHAPE(19)), *a = drawn(KN_F32, KN_SHAPE(21, 40)), *b = drawn(KN_F32, KN_SHAPE(40, 19));
-    same_bits(kn_addmm(on(c), on(a), on(b), .beta = KN_BOX(0.5), .alpha = KN_BOX(-3)), kn_addmm(c, a, b, .beta = KN_BOX(0.5), .alpha = KN_BOX(-3)), "f32");
+    same_bits(kn_addmm(on(c), on(a), on(b), .beta = KN_BOX(0.5), .alpha = KN_BOX(-3)),
+              kn_addmm(c, a, b, .beta = KN_BOX(0.5), .alpha = KN_BOX(-3)), "f32");
     same_bits(kn_addmm(on(c), shifted(on(a)), on(b)), kn_addmm(c, a, b), "f32, plain");
     kn_tensor *hc = drawn(KN_F16, KN_SHAPE(21, 1)), *ha = drawn(KN_F16, KN_SHAPE(21, 40)), *hb = drawn(KN_F16, KN_SHAPE(40, 19));
-    within(kn_addmm(on(hc), on(ha), on(hb), .beta = KN_BOX(2), .alpha = KN_BOX(0.25)), kn_addmm(wide(hc), wide(ha), wide(hb), .beta = KN_BOX(2), .alpha = KN_BOX(0.25)),
+    within(kn_addmm(on(hc), on(ha), on(hb), .beta = KN_BOX(2), .alpha = KN_BOX(0.25)),
+           kn_addmm(wide(hc), wide(ha), wide(hb), .beta = KN_BOX(2), .alpha = KN_BOX(0.25)),
            kn_addmm(kn_abs(wide(hc)), kn_abs(wide(ha)), kn_abs(wide(hb)), .beta = KN_BOX(2), .alpha = KN_BOX(0.25)), 44, "f16");
     nothing_on_host();
 }
@@ -157,7 +164,8 @@ Test(cuda_products, addmm_with_factors)
 Test(cuda_products, large_tiles_of_halves)
 {
     DEVICE();
-    kn_tensor *a = drawn(KN_F16, KN_SHAPE(260, 72)), *b = drawn(KN_F16, KN_SHAPE(72, 392)), *da = on(a), *db = on(b), *want = kn_matmul(da, db);
+    kn_tensor *a = drawn(KN_F16, KN_SHAPE(260, 72)), *b = drawn(KN_F16, KN_SHAPE(72, 392)), *da = on(a), *db = on(b),
+              *want = kn_matmul(da, db);
     product(a, b, da, db, "large");
     same_bits(kn_matmul(other_way(da), other_way(db)), want, "the other way");
     nothing_on_host();
@@ -211,7 +219,8 @@ static char *ptx_of(const kb_gemm *g, kn_dtype d, bool aligned, cg_launch *l)
     return ptx;
 }
 
-/* Instructions in PTX. The twins: rows that are no multiple of 16 bytes, and pointers that are none, have no wide copy; f32 has no tensor core. */
+/* Instructions in PTX. The twins: rows that are no multiple of 16 bytes, and pointers that are none, have no wide copy; f32 has no
+ * tensor core. */
 Test(cuda_products, instructions_are_the_tensor_cores)
 {
     NVRTC();
@@ -226,12 +235,15 @@ Test(cuda_products, instructions_are_the_tensor_cores)
         cg_launch l;
         kb_gemm g = gemm_of(cases[i].m, cases[i].n, cases[i].k, cases[i].linear);
         char *ptx = ptx_of(&g, cases[i].d, cases[i].aligned, &l);
-        cr_expect_eq(count_of(ptx, "mma.sync.aligned.m16n8k16"), cases[i].mma, "case %zu: %d mma", i, count_of(ptx, "mma.sync.aligned.m16n8k16"));
+        cr_expect_eq(count_of(ptx, "mma.sync.aligned.m16n8k16"), cases[i].mma, "case %zu: %d mma", i,
+                     count_of(ptx, "mma.sync.aligned.m16n8k16"));
         cr_expect_eq(count_of(ptx, "m8n8.x4.shared"), cases[i].matrices, "case %zu: %d ldmatrix", i, count_of(ptx, "m8n8.x4.shared"));
-        cr_expect_eq(count_of(ptx, "m8n8.x4.trans.shared"), cases[i].transposing, "case %zu: %d transposing ldmatrix", i, count_of(ptx, "m8n8.x4.trans.shared"));
+        cr_expect_eq(count_of(ptx, "m8n8.x4.trans.shared"), cases[i].transposing, "case %zu: %d transposing ldmatrix", i,
+                     count_of(ptx, "m8n8.x4.trans.shared"));
         cr_expect_eq(count_of(ptx, "cp.async.cg.shared.global") > 0, cases[i].wide, "case %zu: wide copies", i);
         cr_expect_eq(count_of(ptx, "cp.async.ca.shared.global") > 0, !cases[i].wide && !cases[i].loads, "case %zu: narrow copies", i);
-        cr_expect_eq(l.vector > 1, cases[i].aligned && (cases[i].d != KN_F32 || cases[i].wide), "case %zu: %d elements a copy", i, l.vector);
+        cr_expect_eq(l.vector > 1, cases[i].aligned && (cases[i].d != KN_F32 || cases[i].wide), "case %zu: %d elements a copy", i,
+                     l.vector);
         kb_free(ptx);
     }
 }

@@ -21,8 +21,8 @@ static void sources_of(const char *graph, bool aligned, cuda_sources *s)
 #define CHAIN(type, sizes, strides)                                                                                                \
     "graph (%0: " type sizes strides " on cuda:0, %1: " type sizes " on cuda:0) { %2 = add(%0, %1) %3 = relu(%2) return %3 }"
 
-/* Every access of global memory is 16 bytes wide where it may be, else as wide as the greatest common divisor of row, stride and 16 bytes allows; none is wider.
- * Of two operands the one whose rows begin anywhere is read element by element. */
+/* Every access of global memory is 16 bytes wide where it may be, else as wide as the greatest common divisor of row, stride and 16
+ * bytes allows; none is wider. Of two operands the one whose rows begin anywhere is read element by element. */
 Test(cuda_text, accesses_are_as_wide_as_they_may_be)
 {
     NVRTC();
@@ -40,7 +40,8 @@ Test(cuda_text, accesses_are_as_wide_as_they_may_be)
         sources_of(cases[i].text, cases[i].aligned, &s);
         cr_assert(cuda_compile(&s.v[0], 80, true, &f), "%s", kn_last_error());
         for (int w = 0; w < 5; w++) {
-            cr_expect_eq(f.loads[w] > 0, w == cases[i].widest || w == cases[i].other, "case %zu: %d loads of %d bytes", i, f.loads[w], 1 << w);
+            cr_expect_eq(f.loads[w] > 0, w == cases[i].widest || w == cases[i].other, "case %zu: %d loads of %d bytes", i, f.loads[w],
+                         1 << w);
             cr_expect_eq(f.stores[w] > 0, w == cases[i].widest, "case %zu: %d stores of %d bytes", i, f.stores[w], 1 << w);
         }
         cuda_sources_free(&s);
@@ -124,17 +125,18 @@ Test(cuda_text, wide_indices_compute_the_same)
 }
 
 /* ---- who shares a row ------------------------------------------------------------------------------------------------------------------------------ */
-/* By its length alone: a warp to 512 elements, eight rows a block, then a block of as many threads as pay. Softmax and norms are one text each. */
+/* By its length alone: a warp to 512 elements, eight rows a block, then a block of as many threads as pay. Softmax and norms are one
+ * text each. */
 Test(cuda_text, rows_are_shared_by_their_length)
 {
     NVRTC();
     static const struct { int length, threads; bool warp; } cases[] = {
         {1, 32, true}, {32, 32, true}, {512, 32, true}, {513, 128, false}, {2048, 128, false}, {2049, 256, false}, {4096, 256, false}, {8192, 512, false}, {8193, 1024, false},
         {100000, 1024, false}};
-    static const char *const graphs[] = {
-        "graph (%%0: f32[40, %d] on cuda:0) { %%1 = softmax(%%0) dim=1 return %%1 }",
-        "graph (%%0: f16[40, %d] on cuda:0) { %%1 = log_softmax(%%0) dim=1 return %%1 }",
-        "graph (%%0: f32[40, %1$d] on cuda:0, %%1: f32[%1$d] on cuda:0, %%2: f32[%1$d] on cuda:0) { %%3 = layer_norm(%%0, %%1, %%2, 1e-5) normalized_shape=[%1$d] return %%3 }"};
+    static const char *const graphs[] = {"graph (%%0: f32[40, %d] on cuda:0) { %%1 = softmax(%%0) dim=1 return %%1 }",
+                                         "graph (%%0: f16[40, %d] on cuda:0) { %%1 = log_softmax(%%0) dim=1 return %%1 }",
+                                         "graph (%%0: f32[40, %1$d] on cuda:0, %%1: f32[%1$d] on cuda:0, %%2: f32[%1$d] on cuda:0) { %%3 = "
+                                         "layer_norm(%%0, %%1, %%2, 1e-5) normalized_shape=[%1$d] return %%3 }"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int k = 0; k < 3; k++) {
             char graph[512], bounds[64];
@@ -142,7 +144,8 @@ Test(cuda_text, rows_are_shared_by_their_length)
             snprintf(graph, sizeof graph, graphs[k], cases[i].length);
             sources_of(graph, true, &s);
             const cg_launch *l = &s.v[0].launch;
-            cr_expect(l->threads_x == cases[i].threads && l->threads_y == (cases[i].warp ? 8 : 1), "%s: %d x %d threads", graph, l->threads_x, l->threads_y);
+            cr_expect(l->threads_x == cases[i].threads && l->threads_y == (cases[i].warp ? 8 : 1), "%s: %d x %d threads", graph,
+                      l->threads_x, l->threads_y);
             cr_expect(strstr(s.v[0].text, cases[i].warp ? ": a warp a row" : ": a block a row"), "%s", graph);
             snprintf(bounds, sizeof bounds, "extern \"C\" __global__ void __launch_bounds__(%d) ", l->threads_x * l->threads_y);
             cr_expect(strstr(s.v[0].text, bounds), "%s: no %s", graph, bounds);
@@ -163,7 +166,8 @@ Test(cuda_text, one_image_serves_every_size)
         kn_tensor *x = on(kn_randn(KN_F32, KN_SHAPE(sizes[i], 40))), *eager = kn_call(m, x);
         for (int call = 0; call < 3; call++)
             same_bits(kn_call(fast, x), eager, "compiled");
-        cr_expect(i < 2 || sim->calls("cuModuleLoadDataEx") == 0, "%llu images loaded for size %lld", (unsigned long long)sim->calls("cuModuleLoadDataEx"), (long long)sizes[i]);
+        cr_expect(i < 2 || sim->calls("cuModuleLoadDataEx") == 0, "%llu images loaded for size %lld",
+                  (unsigned long long)sim->calls("cuModuleLoadDataEx"), (long long)sizes[i]);
         cr_expect(i > 0 || sim->calls("cuModuleLoadDataEx") > 0);
         sim->forget_calls();
     }

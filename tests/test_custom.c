@@ -1,5 +1,5 @@
-/* test_custom.c: operators of one's own with a scalar body: what a formula means (against C), that it fuses, that eager, interpreted and compiled bits are equal,
- * and each sentence that refuses one.
+/* test_custom.c: operators of one's own with a scalar body: what a formula means (against C), that it fuses, that eager, interpreted and
+ * compiled bits are equal, and each sentence that refuses one.
  */
 #include "base/env.h"
 #include "base/userop.h"
@@ -46,12 +46,16 @@ static void fused(void)
     int64_t snake = defined("mine::snake", "T(T,d)", "x + sin(a * x) * sin(a * x) / a");
     int64_t mixed = defined("mine::mixed", "T(T,T,b,i)", "a ? where(x > y && !(x == b), maximum(x, y), -x) : clamp(x, -1, b) * (x <= y)");
     for (int i = 0; i < 4; i++) {
-        snprintf(text, sizeof text, "graph (%%0: %s[6, 77], %%1: %s[77], %%2: scalar f64, %%3: scalar bool) {\n %%4 = add(%%0, %%1, _)\n"
-                 " %%5 = custom(%%4, %%2) id=%lld\n %%6 = mul(%%5, 0.5)\n %%7 = custom(%%6, %%1, %%3, 2) id=%lld\n %%8 = softmax(%%7) dim=-1\n return %%8, %%5\n}\n",
+        snprintf(text, sizeof text,
+                 "graph (%%0: %s[6, 77], %%1: %s[77], %%2: scalar f64, %%3: scalar bool) {\n %%4 = add(%%0, %%1, _)\n"
+                 " %%5 = custom(%%4, %%2) id=%lld\n %%6 = mul(%%5, 0.5)\n %%7 = custom(%%6, %%1, %%3, 2) id=%lld\n %%8 = softmax(%%7) "
+                 "dim=-1\n return %%8, %%5\n}\n",
                  types[i], types[i], (long long)snake, (long long)mixed);
         expect(text, 1, 0);
     }
-    snprintf(text, sizeof text, "graph (%%0: i32[6, 77], %%1: u8[77]) {\n %%2 = custom(%%0, %%1, true, 3) id=%lld\n %%3 = add(%%2, %%0, _)\n return %%3\n}\n", (long long)mixed);
+    snprintf(text, sizeof text,
+             "graph (%%0: i32[6, 77], %%1: u8[77]) {\n %%2 = custom(%%0, %%1, true, 3) id=%lld\n %%3 = add(%%2, %%0, _)\n return %%3\n}\n",
+             (long long)mixed);
     expect(text, 1, 0);
 }
 
@@ -67,8 +71,10 @@ Test(custom, scalar_body_is_an_epilogue)
 {
     char text[400];
     int64_t id = defined("mine::leaky", "T(T,d)", "x > 0 ? x : a * x");
-    snprintf(text, sizeof text, "graph (%%0: f32[5, 16], %%1: f32[24, 16], %%2: f32[24]) {\n %%3 = linear(%%0, %%1, %%2)\n %%4 = custom(%%3, 0.1) id=%lld\n"
-             " return %%4\n}\n", (long long)id);
+    snprintf(text, sizeof text,
+             "graph (%%0: f32[5, 16], %%1: f32[24, 16], %%2: f32[24]) {\n %%3 = linear(%%0, %%1, %%2)\n %%4 = custom(%%3, 0.1) id=%lld\n"
+             " return %%4\n}\n",
+             (long long)id);
     expect(text, 1, 1);
 }
 
@@ -123,7 +129,8 @@ Test(custom, formulas_mean_what_c_means)
         for (int j = 0; j < 4; j++)
             for (int k = 0; k < 301; k++) {
                 float want = c_formula(vx[i * 301 + k], vy[j * 301 + k], 0.75f, 1.5f), got = vr[(i * 4 + j) * 301 + k];
-                cr_assert(want == got || (isnan(want) && isnan(got)), "%a %a: %a, not %a", (double)vx[i * 301 + k], (double)vy[j * 301 + k], (double)got, (double)want);
+                cr_assert(want == got || (isnan(want) && isnan(got)), "%a %a: %a, not %a", (double)vx[i * 301 + k], (double)vy[j * 301 + k],
+                          (double)got, (double)want);
             }
     free(vx), free(vy), free(vr);
 }
@@ -165,7 +172,8 @@ Test(custom, infer_and_formula_must_agree)
     kn_tensor *y = kn_op("mine::wide", kn_full(KN_F32, KN_SHAPE(4), 1.0));
     cr_assert_eq(kn_tensor_dtype(y), KN_F64);
     cr_assert_eq(kn_item(kn_select(y, 0, 0)), (double)(1.0f / 3.0f));
-    FAILS(kn_op("mine::wide", kn_full(KN_F32, KN_SHAPE(2, 4), 1.0)), KN_E_SHAPE, "its infer function gave [4], but its scalar body gives [2, 4]");
+    FAILS(kn_op("mine::wide", kn_full(KN_F32, KN_SHAPE(2, 4), 1.0)), KN_E_SHAPE,
+          "its infer function gave [4], but its scalar body gives [2, 4]");
 }
 
 /* ---- refusals ------------------------------------------------------------------------------------------------------------------------------ */

@@ -1,5 +1,6 @@
-/* test_examples.c: each example compiles without a word from gcc and clang as strict C11, and its output holds what its comments promise. It
- * runs in a fresh folder that holds the data, as its user would run it. Also the header from C++, and the library from Python without a macro.
+/* test_examples.c: each example compiles without a word from gcc and clang as strict C11, and its output holds what its comments
+ * promise. It runs in a fresh folder that holds the data, as its user would run it. Also the header from C++, and the library from
+ * Python without a macro.
  */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
@@ -124,19 +125,22 @@ Test(examples, compile_as_strict_c11)
     static const char *const compilers[] = {"gcc", "clang"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (int k = 0; k < 2; k++) {
-            char *command = format("%s -std=c11 -Wall -Wextra -pedantic -Werror -fsyntax-only -Iinclude -Ibuild/include examples/%s.c 2>&1", compilers[k],
-                                   names[i]);
+            char *command = format("%s -std=c11 -Wall -Wextra -pedantic -Werror -fsyntax-only -Iinclude -Ibuild/include examples/%s.c 2>&1",
+                                   compilers[k], names[i]);
             check_command(command);
             free(command);
         }
 }
 
-/* What is said to be refused by the compiler: an int where an int64_t is meant, a forward of another C type, a number in an options' place. */
+/* What is said to be refused by the compiler: an int where an int64_t is meant, a forward of another C type, a number in an options'
+ * place. */
 Test(examples, mistakes_do_not_compile)
 {
     static const char *const wrong[] = {
-        "kn_tensor *f(M *m, kn_tensor *x) { (void)m; return x; } KN_DEFINE_CLASS(c, M, f, 0, tensor, (tensor, tensor)); const void *use = &c;",
-        "kn_tensor *f(M *m, kn_tensor *x, int i) { (void)m; (void)i; return x; } KN_DEFINE_CLASS(c, M, f, 0, tensor, (tensor, int64)); const void *use = &c;",
+        "kn_tensor *f(M *m, kn_tensor *x) { (void)m; return x; } KN_DEFINE_CLASS(c, M, f, 0, tensor, (tensor, tensor)); const void *use = "
+        "&c;",
+        "kn_tensor *f(M *m, kn_tensor *x, int i) { (void)m; (void)i; return x; } KN_DEFINE_CLASS(c, M, f, 0, tensor, (tensor, int64)); "
+        "const void *use = &c;",
         "kn_module *g(kn_module *m) { return kn_compile(m, 1); }",
         "kn_tensor *g(M *m, kn_tensor *x) { return kn_call(m, x); }",
         "kn_tensor *g(const kn_tensor *x) { return kn_neg(x); }",
@@ -150,9 +154,10 @@ Test(examples, mistakes_do_not_compile)
         free(command);
         cr_expect(status != 0, "this compiled: %s", wrong[i]);
     }
-    check_command("printf '%s\\n' '#include <kiln/kiln.h>' 'typedef struct M { kn_module base; int64_t n; } M;' "
-                  "'kn_tensor *f(M *m, kn_tensor *x) { (void)m; return x; } KN_DEFINE_CLASS(c, M, f, 0, tensor, (tensor)); const void *use = &c;' | "
-                  "gcc -std=c11 -Wall -Wextra -Werror -fsyntax-only -Iinclude -Ibuild/include -x c - 2>&1");
+    check_command(
+        "printf '%s\\n' '#include <kiln/kiln.h>' 'typedef struct M { kn_module base; int64_t n; } M;' "
+        "'kn_tensor *f(M *m, kn_tensor *x) { (void)m; return x; } KN_DEFINE_CLASS(c, M, f, 0, tensor, (tensor)); const void *use = &c;' | "
+        "gcc -std=c11 -Wall -Wextra -Werror -fsyntax-only -Iinclude -Ibuild/include -x c - 2>&1");
 }
 
 Test(examples, quickstart)
@@ -166,13 +171,17 @@ Test(examples, quickstart)
 
 Test(examples, breaks)
 {
-    char *out = run("breaks", ""), *site = format("examples/breaks.c:%d", line_of("examples/breaks.c", "kn_item(")), *report = format("%s/breaks.json", folder);
+    char *out = run("breaks", ""), *site = format("examples/breaks.c:%d", line_of("examples/breaks.c", "kn_item(")),
+         *report = format("%s/breaks.json", folder);
     char *first = format("ITEM at %s: ", site);
     unsigned long long calls, paths, graphs, sites, recompiles;
     has(out, "0 images differ\n");
     has(out, first);
     const char *last = strstr(out, "1797 calls, 2 paths");
-    cr_assert(last && sscanf(last, "%llu calls, %llu paths, %llu graphs, %llu break sites, %llu recompiles", &calls, &paths, &graphs, &sites, &recompiles) == 5,
+    cr_assert(last
+                  && sscanf(last, "%llu calls, %llu paths, %llu graphs, %llu break sites, %llu recompiles", &calls, &paths, &graphs, &sites,
+                            &recompiles)
+                         == 5,
               "%s", out);
     cr_expect(graphs <= 3 && sites == 1);
     json_t *json = json_load_file(report, 0, NULL), *at = json_array_get(json_object_get(json, "breaks"), 0);
@@ -237,7 +246,8 @@ static int count(const char *out, const char *what)
 
 Test(examples, digits)
 {
-    char *out = run("digits", "."), *site = format("ITEM at examples/digits_models.h:%d: ", line_of("examples/digits_models.h", "kn_item("));
+    char *out = run("digits", "."),
+         *site = format("ITEM at examples/digits_models.h:%d: ", line_of("examples/digits_models.h", "kn_item("));
     char *read = format("READ at examples/digits_models.h:%d: ", line_of("examples/digits_models.h", "kn_read("));
     cr_expect_eq(count(out, "346/360"), 4, "%s", out);
     cr_expect_eq(count(out, "344/360"), 2, "%s", out);
@@ -251,7 +261,8 @@ Test(examples, digits)
     free(site), free(read), free(out);
 }
 
-/* f32 weights give the trained models' counts; bf16 and i8 lose at most two answers each. Speeds are printed, not judged: the machine is shared. */
+/* f32 weights give the trained models' counts; bf16 and i8 lose at most two answers each. Speeds are printed, not judged: the machine is
+ * shared. */
 Test(examples, quantize)
 {
     static const struct { const char *model; int right; } models[] = {{"ffn", 346}, {"cnn", 355}, {"transformer", 299}, {"early-exit", 344}, {"moe", 351}};
@@ -260,7 +271,10 @@ Test(examples, quantize)
         int right[3];
         double off[3];
         char name[16], *line = format("\n%s ", models[i].model), *at = strstr(out, line);
-        cr_assert(at && sscanf(at, "%15s f32 %d/360 %lf bf16 %d/360 %lf i8 %d/360 %lf", name, &right[0], &off[0], &right[1], &off[1], &right[2], &off[2]) == 7,
+        cr_assert(at
+                      && sscanf(at, "%15s f32 %d/360 %lf bf16 %d/360 %lf i8 %d/360 %lf", name, &right[0], &off[0], &right[1], &off[1],
+                                &right[2], &off[2])
+                             == 7,
                   "%s:\n%s", models[i].model, out);
         cr_assert_eq(right[0], models[i].right, "%s", out);
         cr_assert(off[0] < 1e-4 && off[1] > off[0] && off[1] < 0.1 && off[2] > off[0] && off[2] < 0.25, "%s", out);
@@ -275,7 +289,8 @@ Test(examples, quantize)
 Test(examples, digits_without_its_data_fails_cleanly)
 {
     int status;
-    char *command = format("cd '%s' && " ENVIRONMENT "'%s/examples/digits' nowhere 2>&1", folder, build), *out = output_of(command, &status);
+    char *command = format("cd '%s' && " ENVIRONMENT "'%s/examples/digits' nowhere 2>&1", folder, build),
+         *out = output_of(command, &status);
     cr_assert(status == 1, "ended with %d:\n%s", status, out);
     has(out, "nowhere/digits");
     free(out), free(command);
@@ -294,7 +309,8 @@ Test(face, from_cxx)
 Test(face, from_python_without_macros)
 {
     char *command = format("%s python3 tests/test_ctypes.py '%s/libkiln.so' 2>&1",
-                           SANITIZED ? "LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0" : "", build);
+                           SANITIZED ? "LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0" : "",
+                           build);
     check_command(command);
     free(command);
 }

@@ -1,5 +1,6 @@
-/* test_fast.c: what machine code does in other instructions than the loop IR says (codegen/llvm/fast.c) gives eager's bits: scaling by powers of two in the
- * exponentials, division by a row's value. Operands of all kinds: every exponent, denormals, zeros, infinities, no numbers.
+/* test_fast.c: what machine code does in other instructions than the loop IR says (codegen/llvm/fast.c) gives eager's bits: scaling by
+ * powers of two in the exponentials, division by a row's value. Operands of all kinds: every exponent, denormals, zeros, infinities, no
+ * numbers.
  */
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>

@@ -1,5 +1,5 @@
-/* test_fast_math.c: .math = KN_FAST: what changes is within what the header states, and nothing else changes. References are float64 functions, and the roundings of
- * bf16 and of fused multiply-adds written down here once more.
+/* test_fast_math.c: .math = KN_FAST: what changes is within what the header states, and nothing else changes. References are float64
+ * functions, and the roundings of bf16 and of fused multiply-adds written down here once more.
  */
 #include "base/env.h"
 #include "codegen/emit_math.h"
@@ -112,8 +112,8 @@ static void check_one(const bound *b, float x, float got, double *worst)
     double error = fabs((double)got - want);
     if (b->ulp && error > b->absolute && error / grain(want) > *worst)
         *worst = error / grain(want);
-    cr_assert(error <= b->absolute || error <= b->ulp * grain(want) || error <= b->of_x * fabs((double)x), "%s(%a) = %a, not %a: %.2f ULP", b->name, x, got, want,
-              error / grain(want));
+    cr_assert(error <= b->absolute || error <= b->ulp * grain(want) || error <= b->of_x * fabs((double)x), "%s(%a) = %a, not %a: %.2f ULP",
+              b->name, x, got, want, error / grain(want));
 }
 
 static void sweep(const bound *b, const char *backend)
@@ -185,7 +185,8 @@ static void values(float *x, float *y, int n)
     }
 }
 
-/* x·x - y of bf16: eager rounds the square to eight bits, KN_FAST rounds once, at the end; and so would a chain without its rounding be told apart. */
+/* x·x - y of bf16: eager rounds the square to eight bits, KN_FAST rounds once, at the end; and so would a chain without its rounding be
+ * told apart. */
 Test(fast_math, bf16_is_rounded_where_it_is_stored)
 {
     enum { N = 1001 };
@@ -255,14 +256,16 @@ Test(fast_math, conversions_round)
 static kn_tensor *norms(kn_tensor *x, kn_tensor *y)
 {
     kn_tensor *s = kn_softmax(kn_mul(x, y), -1), *n = kn_layer_norm(kn_add(kn_mul(x, 3.0), y), KN_SHAPE(200), NULL, NULL, 1e-5);
-    return kn_add(kn_mul(kn_sub(n, kn_amax(n, .dims = KN_SHAPE(-1), .keepdim = true)), s), kn_sum(n, .dims = KN_SHAPE(-1), .keepdim = true));
+    return kn_add(kn_mul(kn_sub(n, kn_amax(n, .dims = KN_SHAPE(-1), .keepdim = true)), s),
+                  kn_sum(n, .dims = KN_SHAPE(-1), .keepdim = true));
 }
 
 static double distance(kn_tensor *a, kn_tensor *b)
 {
     double most = 0;
     float *p = malloc((size_t)kn_numel(a) * 4), *q = malloc((size_t)kn_numel(a) * 4);
-    cr_assert(p && q && kn_read(kn_to(a, KN_F32), p, (size_t)kn_numel(a) * 4) == KN_OK && kn_read(kn_to(b, KN_F32), q, (size_t)kn_numel(b) * 4) == KN_OK);
+    cr_assert(p && q && kn_read(kn_to(a, KN_F32), p, (size_t)kn_numel(a) * 4) == KN_OK
+              && kn_read(kn_to(b, KN_F32), q, (size_t)kn_numel(b) * 4) == KN_OK);
     for (int64_t i = 0; i < kn_numel(a); i++)
         most = fmax(most, fabs((double)p[i] - (double)q[i]) / fmax(1, fabs((double)q[i])));
     free(p);
@@ -270,7 +273,8 @@ static double distance(kn_tensor *a, kn_tensor *b)
     return most;
 }
 
-/* Several passes over a row: what a later one needs again is kept unrounded, not in its output. f64 of the same forward is the reference. */
+/* Several passes over a row: what a later one needs again is kept unrounded, not in its output. f64 of the same forward is the
+ * reference. */
 Test(fast_math, rows_are_near_float64)
 {
     static const struct { kn_dtype d; double fast, same; } cases[] = {{KN_F32, 2e-5, 2e-5}, {KN_BF16, 0.01, 1.0}, {KN_F16, 0.002, 0.2}, {KN_F64, 1e-13, 1e-13}};
@@ -282,7 +286,8 @@ Test(fast_math, rows_are_near_float64)
         kn_tensor *a = kn_to(x, cases[i].d), *b = kn_to(y, cases[i].d), *want = kn_call(p.m, kn_to(a, KN_F64), kn_to(b, KN_F64));
         kn_tensor *same = compiled(p.same, a, b), *fast = compiled(p.fast, a, b);
         cr_assert(same_bits(same, kn_call(p.m, a, b)) || cases[i].d == KN_F64);
-        cr_assert_lt(distance(fast, want), cases[i].fast, "dtype %d: fast %g, same bits %g", cases[i].d, distance(fast, want), distance(same, want));
+        cr_assert_lt(distance(fast, want), cases[i].fast, "dtype %d: fast %g, same bits %g", cases[i].d, distance(fast, want),
+                     distance(same, want));
         cr_assert_lt(distance(same, want), cases[i].same, "dtype %d: same bits %g", cases[i].d, distance(same, want));
         if (cases[i].d == KN_BF16 || cases[i].d == KN_F16)
             cr_assert_lt(distance(fast, want), distance(same, want));
@@ -336,7 +341,8 @@ Test(fast_math, constants_are_folded_where_that_is_safe)
     uint32_t m = cg_e2(k, LP_MUL, KN_F32, d, cg_e2(k, LP_MUL, KN_F32, x, c)), q = cg_e2(k, LP_DIV, KN_F32, x, d);
     cr_assert(k->insts[m].op == LP_MUL && k->insts[m].a == x && f32_of(k, k->insts[m].b) == (float)((double)1.1f * (double)1.3f));
     cr_assert(k->insts[q].op == LP_MUL && f32_of(k, k->insts[q].b) == 1.0f / 1.3f);
-    uint32_t huge = cg_const(k, KN_F32, 1e38), tiny = cg_const(k, KN_F32, 1e-45), far = cg_e2(k, LP_MUL, KN_F32, cg_e2(k, LP_MUL, KN_F32, x, huge), huge);
+    uint32_t huge = cg_const(k, KN_F32, 1e38), tiny = cg_const(k, KN_F32, 1e-45),
+             far = cg_e2(k, LP_MUL, KN_F32, cg_e2(k, LP_MUL, KN_F32, x, huge), huge);
     cr_assert_eq(k->insts[k->insts[far].a].op, LP_MUL, "c·d is infinite, x·c·d needn't be");
     cr_assert_eq(k->insts[cg_e2(k, LP_DIV, KN_F32, x, tiny)].op, LP_DIV);
     cr_assert_eq(k->insts[cg_e2(k, LP_DIV, KN_F32, x, cg_const(k, KN_F32, 3e38))].op, LP_DIV);
@@ -412,7 +418,10 @@ Test(fast_math, shares_no_code_on_disk)
     cr_assert_eq(system(command), 0);
 }
 
-static kn_value scaled_branch(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, kn_value_tensor(kn_sub(kn_mul(in[0], in[0]), 0.3)); }
+static kn_value scaled_branch(void *user, size_t n, kn_tensor *const *in)
+{
+    return (void)user, (void)n, kn_value_tensor(kn_sub(kn_mul(in[0], in[0]), 0.3));
+}
 static kn_value other_branch(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, kn_value_tensor(kn_neg(in[0])); }
 static kn_tensor *branches(kn_tensor *x, kn_tensor *y)
 {

@@ -1,4 +1,5 @@
-/* test_fibers.c: a context for each stack (kn_ctx_swap, rule 23): forwards that are left in the middle and gone on with while others run on the same thread. */
+/* test_fibers.c: a context for each stack (kn_ctx_swap, rule 23): forwards that are left in the middle and gone on with while others run
+ * on the same thread. */
 #include "tests/support/worlds.h"
 #include "tracer/tr.h"
 #include <pthread.h>

@@ -237,7 +237,8 @@ static void check_watched(kb_gemm g, const float *want, const kb_gemm_packed *pa
         g.arg = &w;
         g.whole_rows = w.whole_rows;
         cr_assert(kb_gemm_f32(&g));
-        cr_assert_eq(w.wrong, 0, "%ld x %ld x %ld, variant %d: %ld elements weren't ready", (long)g.m, (long)g.n, (long)g.k, variant, (long)w.wrong);
+        cr_assert_eq(w.wrong, 0, "%ld x %ld x %ld, variant %d: %ld elements weren't ready", (long)g.m, (long)g.n, (long)g.k, variant,
+                     (long)w.wrong);
         cr_assert_eq(w.elements, g.m * g.n, "%ld x %ld x %ld, variant %d: %ld elements finished", (long)g.m, (long)g.n, (long)g.k, variant,
                      (long)w.elements);
     }
@@ -251,7 +252,8 @@ Test(gemm, work_meets_every_element_once)
     static const int64_t sizes[][3] = {{3, 70, 20}, {16, 300, 513}, {128, 384, 384}, {175, 1090, 40}, {340, 130, 300}, {170, 70, 1700}, {1, 5, 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         int64_t m = sizes[i][0], n = sizes[i][1], k = sizes[i][2];
-        matrix a = matrix_new(m, k, ROWS_FIRST, 4), b = matrix_new(k, n, i % 2 ? ROWS_FIRST : COLS_FIRST, 4), bias = matrix_new(1, n, ROWS_FIRST, 4);
+        matrix a = matrix_new(m, k, ROWS_FIRST, 4), b = matrix_new(k, n, i % 2 ? ROWS_FIRST : COLS_FIRST, 4),
+               bias = matrix_new(1, n, ROWS_FIRST, 4);
         float *want = malloc((size_t)(m * n) * sizeof *want);
         kb_gemm_packed packed = {k, n, malloc((size_t)kb_gemm_packed_count(k, n) * sizeof(float) + 4)};
         kb_gemm g = {.m = m, .n = n, .k = k, .a = a.at, .a_row = a.row, .a_col = a.col, .b = b.at, .b_row = b.row, .b_col = b.col, .c = want,

@@ -234,8 +234,8 @@ Test(infer, products)
     GIVES("f32[6, 5, 2, 4]", matmul, W(0), "f32[6, 1, 2, 3]", "f32[5, 3, 4]");
     GIVES("f32[5, 4]", matmul, W(0), "f32[3]", "f32[5, 3, 4]");
     GIVES("f32[5, 2]", matmul, W(0), "f32[5, 2, 3]", "f32[3]");
-    REFUSES(KN_E_SHAPE, "[2, 3] and [4, 5] do not fit: the last size of the first (3) must equal the second-to-last of the second (4)", matmul, W(0),
-            "f32[2, 3]", "f32[4, 5]");
+    REFUSES(KN_E_SHAPE, "[2, 3] and [4, 5] do not fit: the last size of the first (3) must equal the second-to-last of the second (4)",
+            matmul, W(0), "f32[2, 3]", "f32[4, 5]");
     REFUSES(KN_E_SHAPE, "[2] and [3], do not broadcast", matmul, W(0), "f32[2, 2, 3]", "f32[3, 3, 5]");
     REFUSES(KN_E_DTYPE, "f64", matmul, W(0), "f32[2, 3]", "f64[3, 5]");
     GIVES("f32[7, 2, 4]", bmm, W(0), "f32[7, 2, 3]", "f32[7, 3, 4]");
@@ -352,7 +352,8 @@ static uint32_t combine(void *user, char op, kb_dim a, kb_dim b)
 {
     (void)user;
     for (int i = 0; i < n_exprs; i++)
-        if (exprs[i].op == op && exprs[i].a.sym == a.sym && exprs[i].b.sym == b.sym && (a.sym || exprs[i].a.v == a.v) && (b.sym || exprs[i].b.v == b.v))
+        if (exprs[i].op == op && exprs[i].a.sym == a.sym && exprs[i].b.sym == b.sym && (a.sym || exprs[i].a.v == a.v)
+            && (b.sym || exprs[i].b.v == b.v))
             return 100 + (uint32_t)i;
     exprs[n_exprs].op = op;
     exprs[n_exprs].a = a;
@@ -397,7 +398,8 @@ static int decisions(kb_opcode op, const int64_t *words, int n, const kb_type *i
 Test(infer, predicates)
 {
     for (int64_t batch = 1; batch < 9; batch += 7) {        /* a batch of 1 is like any other */
-        kb_type x = sym_type(2, (int64_t[]){-1, 64}, batch), bias = sym_type(1, (int64_t[]){64}, 0), w = sym_type(2, (int64_t[]){10, 64}, 0);
+        kb_type x = sym_type(2, (int64_t[]){-1, 64}, batch), bias = sym_type(1, (int64_t[]){64}, 0),
+                w = sym_type(2, (int64_t[]){10, 64}, 0);
         kb_type row = sym_type(2, (int64_t[]){1, 64}, 0);
         cr_expect_eq(decisions(OP_add, W(0), 2, (kb_type[]){x, bias}), 0);
         cr_expect_eq(run.out[0].size[0].sym, 1);

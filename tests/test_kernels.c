@@ -1,6 +1,6 @@
 /* Eager kernels against the definition of the arithmetic (canonical.c), bit for bit, on every instruction set of this machine and 1 to 3
- * threads: reductions, norms, contractions; accuracy against float64; short memory; the host's floating-point environment. Pointwise operators, conversions,
- * gathers and sources: test_kernels_elements.c. */
+ * threads: reductions, norms, contractions; accuracy against float64; short memory; the host's floating-point environment. Pointwise
+ * operators, conversions, gathers and sources: test_kernels_elements.c. */
 #include "tests/support/kernel_kit.h"
 #include <stdarg.h>
 #if defined(__SSE2__)

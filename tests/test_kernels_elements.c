@@ -1,5 +1,5 @@
-/* Eager kernels element by element, on every instruction set of this machine and 1 to 3 threads: the driver of pointwise ops against the bodies,
- * conversions against the formats' definitions, copies, gathers, sources and random numbers. */
+/* Eager kernels element by element, on every instruction set of this machine and 1 to 3 threads: the driver of pointwise ops against the
+ * bodies, conversions against the formats' definitions, copies, gathers, sources and random numbers. */
 #include "tests/support/kernel_kit.h"
 #include "base/philox.h"
 

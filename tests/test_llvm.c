@@ -503,12 +503,14 @@ Test(llvm, prefetched_rows)
 }
 
 /* ---- one code, many shapes ------------------------------------------------------------------------------------------------------------ */
-/* Rows over two dimensions of a tensor whose columns stand apart, the second one broadcast; sum, extremum and a bool that says which elements are above */
+/* Rows over two dimensions of a tensor whose columns stand apart, the second one broadcast; sum, extremum and a bool that says which
+ * elements are above */
 static lp_kernel *strided_rows(int64_t a, int64_t b, int64_t n)
 {
     int64_t outer[2] = {a, b};
     lp_kernel *k = kit_kernel("strided_rows", 2, outer, n);
-    uint32_t bx = kit_buffer(k, KN_F32, false), by = kit_buffer(k, KN_F32, false), bo = kit_buffer(k, KN_BOOL, true), bm = kit_buffer(k, KN_BOOL, false);
+    uint32_t bx = kit_buffer(k, KN_F32, false), by = kit_buffer(k, KN_F32, false), bo = kit_buffer(k, KN_BOOL, true),
+             bm = kit_buffer(k, KN_BOOL, false);
     uint32_t bs = kit_row_buffer(k, KN_F32, true), bt = kit_row_buffer(k, KN_F32, true);
     lp_buffer *x = &k->buffers[bx], *y = &k->buffers[by];
     x->stride[0] = n * b, x->stride[1] = 1, x->inner_stride = b > 1 ? b : 2, x->stride[0] *= 2;
@@ -559,7 +561,8 @@ static void run_shapes(size_t which, const int64_t *sizes, int n_sizes, bool run
         const int64_t *rows = row_counts[i % 5];
         lp_kernel *other = shaped[which].make(rows[0], rows[1], sizes[i]);
         other->inner.sym = run_time;
-        cr_assert(lp_equal(k, other) && lp_hash(k) == lp_hash(other), "%s: another kernel at %lld", shaped[which].name, (long long)sizes[i]);
+        cr_assert(lp_equal(k, other) && lp_hash(k) == lp_hash(other), "%s: another kernel at %lld", shaped[which].name,
+                  (long long)sizes[i]);
         unsigned how = i % 2 ? KIT_PLAIN : 0, cut = shaped[which].map && i % 3 == 0 ? KIT_PARTS : KIT_ROWS;
         const char *wrong = kit_run(fn, other, how, (unsigned)i);
         cr_assert(!wrong, "%s, %lld x %lld rows: %s", shaped[which].name, (long long)rows[0], (long long)rows[1], wrong);

@@ -104,7 +104,8 @@ Test(loop, equal_instructions_are_one)
 
 Test(loop, equality_ignores_names_only)
 {
-    lp_kernel *a = reduction(10, LP_RED_SUM), *b = reduction(10, LP_RED_SUM), *c = reduction(10, LP_RED_PROD), *d = reduction(11, LP_RED_SUM);
+    lp_kernel *a = reduction(10, LP_RED_SUM), *b = reduction(10, LP_RED_SUM), *c = reduction(10, LP_RED_PROD),
+              *d = reduction(11, LP_RED_SUM);
     strcpy(b->name, "another");
     cr_assert(lp_equal(a, b) && lp_hash(a) == lp_hash(b));
     cr_assert(!lp_equal(a, c) && lp_hash(a) != lp_hash(c));

@@ -1,5 +1,5 @@
-/* test_lowp.c: narrow dtypes: f16 and bf16 round to storage after every operator, in eager, interpreted and generated code alike; integers wrap in their own
- * width. Expected values come from the formats' definitions in double and from 64-bit integer arithmetic.
+/* test_lowp.c: narrow dtypes: f16 and bf16 round to storage after every operator, in eager, interpreted and generated code alike;
+ * integers wrap in their own width. Expected values come from the formats' definitions in double and from 64-bit integer arithmetic.
  */
 #include "base/body.h"
 #include "base/cpu.h"
@@ -27,7 +27,8 @@ static void expect(const char *text, int kernels, int others)
         const char *bad = rg_compare(g, seed, NULL, &s);
         cr_assert_null(bad, "%s\n%s", bad, text);
         cr_assert_eq(s.kernels, kernels, "%d kernels, not %d\n%s", s.kernels, kernels, text);
-        cr_assert_eq(s.eager_steps + s.products, others, "%d eager steps and products, not %d\n%s", s.eager_steps + s.products, others, text);
+        cr_assert_eq(s.eager_steps + s.products, others, "%d eager steps and products, not %d\n%s", s.eager_steps + s.products, others,
+                     text);
     }
     ir_free(g);
 }
@@ -38,27 +39,37 @@ static void chains(void)
     char text[1024];
     for (int i = 0; i < 2; i++) {
         const char *t = types[i];
-        snprintf(text, sizeof text, "graph (%%0: %s[8, 67], %%1: %s[67]) {\n %%2 = add(%%0, %%1, _)\n %%3 = mul(%%2, 0.3)\n %%4 = relu(%%3)\n %%5 = exp(%%4)\n"
-                 " %%6 = tanh(%%5)\n %%7 = sigmoid(%%6)\n %%8 = div(%%7, %%0)\n %%9 = sub(%%8, %%1, _)\n return %%9\n}\n", t, t);
+        snprintf(text, sizeof text,
+                 "graph (%%0: %s[8, 67], %%1: %s[67]) {\n %%2 = add(%%0, %%1, _)\n %%3 = mul(%%2, 0.3)\n %%4 = relu(%%3)\n %%5 = exp(%%4)\n"
+                 " %%6 = tanh(%%5)\n %%7 = sigmoid(%%6)\n %%8 = div(%%7, %%0)\n %%9 = sub(%%8, %%1, _)\n return %%9\n}\n",
+                 t, t);
         expect(text, 1, 0);
         snprintf(text, sizeof text, "graph (%%0: %s[6, 133], %%1: %s[133]) {\n %%2 = mul(%%0, 0.7)\n %%3 = softmax(%%2) dim=-1\n"
                  " %%4 = layer_norm(%%3, %%1, %%1, 1e-5) normalized_shape=[133]\n %%5 = gelu(%%4)\n %%6 = sum(%%5) dims=[1] keepdim=true\n"
                  " %%7 = sub(%%5, %%6, _)\n return %%7, %%3\n}\n", t, t);
         expect(text, 1, 0);
-        snprintf(text, sizeof text, "graph (%%0: %s[5, 40]) {\n %%1 = mean(%%0) dims=[1] keepdim=true\n %%2 = var(%%0) dims=[1] keepdim=true\n"
-                 " %%3 = amax(%%0) dims=[1] keepdim=true\n %%4 = add(%%1, %%2, _)\n %%5 = mul(%%4, %%3)\n %%6 = logsumexp(%%0) dims=[1] keepdim=true\n"
-                 " %%7 = sub(%%0, %%6, _)\n %%8 = mul(%%7, %%5)\n return %%8\n}\n", t);
+        snprintf(text, sizeof text,
+                 "graph (%%0: %s[5, 40]) {\n %%1 = mean(%%0) dims=[1] keepdim=true\n %%2 = var(%%0) dims=[1] keepdim=true\n"
+                 " %%3 = amax(%%0) dims=[1] keepdim=true\n %%4 = add(%%1, %%2, _)\n %%5 = mul(%%4, %%3)\n %%6 = logsumexp(%%0) dims=[1] "
+                 "keepdim=true\n"
+                 " %%7 = sub(%%0, %%6, _)\n %%8 = mul(%%7, %%5)\n return %%8\n}\n",
+                 t);
         expect(text, 1, 0);
-        snprintf(text, sizeof text, "graph (%%0: f32[6, 31], %%1: %s[31, 6]) {\n %%2 = transpose(%%1) dim0=0 dim1=1\n %%3 = add(%%0, %%2, _)\n"
-                 " %%4 = to(%%3) dtype=%s\n %%5 = add_(%%4, 1.0, _)\n %%6 = to(%%4) dtype=i8\n %%7 = gt(%%4, 0.5)\n %%8 = where(%%7, %%4, 0.1)\n"
-                 " return %%8, %%6\n}\n", t, t);
+        snprintf(
+            text, sizeof text,
+            "graph (%%0: f32[6, 31], %%1: %s[31, 6]) {\n %%2 = transpose(%%1) dim0=0 dim1=1\n %%3 = add(%%0, %%2, _)\n"
+            " %%4 = to(%%3) dtype=%s\n %%5 = add_(%%4, 1.0, _)\n %%6 = to(%%4) dtype=i8\n %%7 = gt(%%4, 0.5)\n %%8 = where(%%7, %%4, 0.1)\n"
+            " return %%8, %%6\n}\n",
+            t, t);
         expect(text, 1, 0);
     }
     static const char *const ints[] = {"i8", "u8", "i16", "i32"};
     for (int i = 0; i < 4; i++) {
-        snprintf(text, sizeof text, "graph (%%0: %s[9, 71], %%1: %s[71]) {\n %%2 = add(%%0, %%1, _)\n %%3 = mul(%%2, 7)\n %%4 = neg(%%3)\n %%5 = abs(%%4)\n"
+        snprintf(text, sizeof text,
+                 "graph (%%0: %s[9, 71], %%1: %s[71]) {\n %%2 = add(%%0, %%1, _)\n %%3 = mul(%%2, 7)\n %%4 = neg(%%3)\n %%5 = abs(%%4)\n"
                  " %%6 = maximum(%%5, %%1)\n %%7 = bitwise_xor(%%6, %%0)\n %%8 = bitwise_right_shift(%%7, 1)\n %%9 = remainder(%%8, %%1)\n"
-                 " %%10 = amax(%%9) dims=[1]\n %%11 = sum(%%9) dims=[1]\n return %%9, %%10, %%11\n}\n", ints[i], ints[i]);
+                 " %%10 = amax(%%9) dims=[1]\n %%11 = sum(%%9) dims=[1]\n return %%9, %%10, %%11\n}\n",
+                 ints[i], ints[i]);
         expect(text, 1, 0);
     }
 }
@@ -73,7 +84,8 @@ Test(lowp, chains_are_one_interpreted_kernel)
 /* ---- every number of the half formats --------------------------------------------------------------------------------------------------- */
 static double half_value(kn_dtype t, unsigned bits)
 {
-    int fraction = t == KN_F16 ? 10 : 7, bias = t == KN_F16 ? 15 : 127, e = (int)(bits & 0x7fff) >> fraction, top = (1 << (15 - fraction)) - 1;
+    int fraction = t == KN_F16 ? 10 : 7, bias = t == KN_F16 ? 15 : 127, e = (int)(bits & 0x7fff) >> fraction,
+        top = (1 << (15 - fraction)) - 1;
     double f = bits & ((1u << fraction) - 1);
     double v = e == top ? (f != 0 ? NAN : INFINITY) : e ? ldexp(f + (1 << fraction), e - bias - fraction) : ldexp(f, 1 - bias - fraction);
     return bits & 0x8000 ? -v : v;
@@ -139,8 +151,9 @@ static void check_unary(kb_opcode op, kn_dtype t, kn_tensor *x)
         if (truth)
             cr_assert_eq(((uint8_t *)out)[i], ((const uint8_t *)want)[i], "%s(%s %04x)", name, kb_dtypes[t].name, i);
         else
-            cr_assert(same_number(half_value(t, ((uint16_t *)out)[i]), half_value(t, ((const uint16_t *)want)[i])), "%s(%s %04x): compiled %04x, eager %04x", name,
-                      kb_dtypes[t].name, i, ((uint16_t *)out)[i], ((const uint16_t *)want)[i]);
+            cr_assert(same_number(half_value(t, ((uint16_t *)out)[i]), half_value(t, ((const uint16_t *)want)[i])),
+                      "%s(%s %04x): compiled %04x, eager %04x", name, kb_dtypes[t].name, i, ((uint16_t *)out)[i],
+                      ((const uint16_t *)want)[i]);
     }
     kb_data_free(out, (size_t)cg_output_bytes(p, 0));
     cg_program_free(p);
@@ -187,7 +200,8 @@ static void conversions(void)
         for (int to = 1; to < KB_DTYPE_COUNT; to++) {
             if (from == to)
                 continue;
-            snprintf(text, sizeof text, "graph (%%0: %s[3000]) {\n %%1 = to(%%0) dtype=%s\n return %%1\n}\n", kb_dtypes[from].name, kb_dtypes[to].name);
+            snprintf(text, sizeof text, "graph (%%0: %s[3000]) {\n %%1 = to(%%0) dtype=%s\n return %%1\n}\n", kb_dtypes[from].name,
+                     kb_dtypes[to].name);
             expect(text, 1, 0);
         }
 }
@@ -207,7 +221,10 @@ static int64_t cut(kn_dtype t, int64_t v)
 
 static int64_t element(kn_dtype t, const void *p, int64_t i)
 {
-    return t == KN_I8 ? ((const int8_t *)p)[i] : t == KN_U8 ? ((const uint8_t *)p)[i] : t == KN_I16 ? ((const int16_t *)p)[i] : ((const int32_t *)p)[i];
+    return t == KN_I8    ? ((const int8_t *)p)[i]
+           : t == KN_U8  ? ((const uint8_t *)p)[i]
+           : t == KN_I16 ? ((const int16_t *)p)[i]
+                         : ((const int32_t *)p)[i];
 }
 
 static int64_t floored(int64_t a, int64_t b, bool remainder)
@@ -253,8 +270,13 @@ Test(lowp, integers_wrap_in_their_own_width)
         kn_tensor *wide_a = kn_empty(KN_I64, KN_SHAPE(ALL)), *wide_b = kn_empty(KN_I64, KN_SHAPE(ALL));
         int64_t *a = kn_map_write(wide_a), *b = kn_map_write(wide_b);
         for (int i = 0; i < ALL; i++) {         /* all pairs of a byte; of wider types a mixture with their ends */
-            a[i] = cut(t, width == 8 ? i & 255 : i % 5 == 0 ? INT64_MIN >> (64 - width) : (int64_t)((uint64_t)i * 0x9e3779b97f4a7c15u >> 20));
-            b[i] = cut(t, width == 8 ? i >> 8 : i % 3 == 0 ? i % 41 - 8 : i % 7 == 0 ? -1 : (int64_t)((uint64_t)i * 0xbf58476d1ce4e5b9u >> 30) % 30000);
+            a[i] = cut(t, width == 8   ? i & 255
+                          : i % 5 == 0 ? INT64_MIN >> (64 - width)
+                                       : (int64_t)((uint64_t)i * 0x9e3779b97f4a7c15u >> 20));
+            b[i] = cut(t, width == 8   ? i >> 8
+                          : i % 3 == 0 ? i % 41 - 8
+                          : i % 7 == 0 ? -1
+                                       : (int64_t)((uint64_t)i * 0xbf58476d1ce4e5b9u >> 30) % 30000);
         }
         kn_unmap(wide_a);
         kn_unmap(wide_b);
@@ -268,8 +290,8 @@ Test(lowp, integers_wrap_in_their_own_width)
             cr_assert_eq(out, op == 8 ? KN_BOOL : t);
             for (int i = 0; i < ALL; i++) {
                 int64_t want = expected(op, pa[i], pb[i], width), got = out == KN_BOOL ? ((const uint8_t *)v)[i] : element(t, v, i);
-                cr_assert_eq(got, out == KN_BOOL ? want : cut(t, want), "%s of %s: %lld, %lld is %lld, not %lld", binary[op], kb_dtypes[t].name,
-                             (long long)pa[i], (long long)pb[i], (long long)got, (long long)cut(t, want));
+                cr_assert_eq(got, out == KN_BOOL ? want : cut(t, want), "%s of %s: %lld, %lld is %lld, not %lld", binary[op],
+                             kb_dtypes[t].name, (long long)pa[i], (long long)pb[i], (long long)got, (long long)cut(t, want));
             }
             kn_unmap(r);
         }
@@ -288,9 +310,11 @@ Test(lowp, products_round_once)
                 KN_SCOPE;
                 kn_manual_seed((uint64_t)(r * 10 + s));
                 kn_set_threads(1 + r % 3);
-                kn_tensor *x = kn_to(kn_randn(KN_F32, KN_SHAPE(rows[r], sizes[s][1])), types[t]), *w = kn_to(kn_randn(KN_F32, KN_SHAPE(sizes[s][0], sizes[s][1])), types[t]);
+                kn_tensor *x = kn_to(kn_randn(KN_F32, KN_SHAPE(rows[r], sizes[s][1])), types[t]),
+                          *w = kn_to(kn_randn(KN_F32, KN_SHAPE(sizes[s][0], sizes[s][1])), types[t]);
                 kn_tensor *b = kn_to(kn_randn(KN_F32, KN_SHAPE(sizes[s][0])), types[t]), *wide = kn_to(w, KN_F32);
-                cr_assert(same(kn_linear(x, w, b), kn_to(kn_linear(kn_to(x, KN_F32), wide, kn_to(b, KN_F32)), types[t])), "%lld rows", (long long)rows[r]);
+                cr_assert(same(kn_linear(x, w, b), kn_to(kn_linear(kn_to(x, KN_F32), wide, kn_to(b, KN_F32)), types[t])), "%lld rows",
+                          (long long)rows[r]);
                 kn_tensor *batch = kn_expand(kn_unsqueeze(kn_narrow(x, 0, 0, 1), 0), KN_SHAPE(3, 2, sizes[s][1]));
                 cr_assert(same(kn_linear(batch, w, NULL), kn_to(kn_linear(kn_to(batch, KN_F32), wide, NULL), types[t])));
                 kn_tensor *every = kn_slice(kn_cat(2, ((kn_tensor *[]){w, w}), 0), 0, 0, INT64_MAX, 2);

@@ -1,6 +1,7 @@
-/* test_memory.c: peak memory of tensor data. A compiled call in its steady state never needs more than the eager call of the same module: small versions of all that is
- * measured (make bench), on one thread and on several. Nor is what is planned for a graph more than a tenth above the least that its operators need
- * one by one. Packed weights outlive the calls that made them, eager ones as well as compiled ones; they are counted apart. */
+/* test_memory.c: peak memory of tensor data. A compiled call in its steady state never needs more than the eager call of the same
+ * module: small versions of all that is measured (make bench), on one thread and on several. Nor is what is planned for a graph more
+ * than a tenth above the least that its operators need one by one. Packed weights outlive the calls that made them, eager ones as well
+ * as compiled ones; they are counted apart. */
 #include "base/alloc.h"
 #include "base/packs.h"
 #include "examples/digits_models.h"
@@ -33,8 +34,8 @@ static peaks measure(kn_module *m, kn_tensor *x)
         peak_of(m, x);
     for (int i = 0; i < 24; i++)
         peak_of(fast, x);
-    /* With several threads the scratch in use at once differs from call to call, since idle threads run the ranges of late ones: so much as no eager call
-     * ever needs is too much when every compiled call needs it. On one thread all calls of a kind need the same. */
+    /* With several threads the scratch in use at once differs from call to call, since idle threads run the ranges of late ones: so much
+     * as no eager call ever needs is too much when every compiled call needs it. On one thread all calls of a kind need the same. */
     p.compiled = SIZE_MAX;
     for (int round = 0; round < 40 && p.compiled > p.eager; round++) {
         size_t eager = peak_of(m, x), compiled = peak_of(fast, x);
@@ -62,8 +63,10 @@ static void not_above_by(int percent, const char *what, kn_module *m, kn_tensor 
     cr_assert(m && !kn_failed(x), "%s: %s", what, kn_last_error());
     peaks p = measure(m, x);
     cr_expect_gt(p.eager, 0, "%s: the measure measures", what);
-    cr_expect_leq(p.planned, p.liveness * percent / 100, "%s: %lld bytes planned, %lld alive at once", what, (long long)p.planned, (long long)p.liveness);
-    cr_expect_leq(p.compiled, p.eager, "%s, %d threads: %zu bytes compiled, %zu eager, %lld packed", what, kn_threads(), p.compiled, p.eager, (long long)p.packed);
+    cr_expect_leq(p.planned, p.liveness * percent / 100, "%s: %lld bytes planned, %lld alive at once", what, (long long)p.planned,
+                  (long long)p.liveness);
+    cr_expect_leq(p.compiled, p.eager, "%s, %d threads: %zu bytes compiled, %zu eager, %lld packed", what, kn_threads(), p.compiled,
+                  p.eager, (long long)p.packed);
 }
 
 static void not_above(const char *what, kn_module *m, kn_tensor *x) { not_above_by(110, what, m, x); }
@@ -93,7 +96,8 @@ static kn_module *two(kn_module *a, kn_module *b) { return kn_nn_sequential(a, b
 static void transformers(void)
 {
     KN_SCOPE;
-    not_above("encoder layer", kn_nn_transformer_encoder_layer(64, 4, .dim_feedforward = 256, .activation = "gelu", .batch_first = 1), noise(3, 1, 32, 64, 0));
+    not_above("encoder layer", kn_nn_transformer_encoder_layer(64, 4, .dim_feedforward = 256, .activation = "gelu", .batch_first = 1),
+              noise(3, 1, 32, 64, 0));
     not_above("encoder of two", encoder(64, 2), noise(3, 2, 32, 64, 0));
     not_above("encoder, one token", encoder(64, 2), noise(3, 1, 1, 64, 0));
     not_above("GPT-2 prefill", two(gpt_block(64, 4, 0.1), gpt_block(64, 4, 0.1)), noise(3, 1, 32, 64, 0));

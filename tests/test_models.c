@@ -1,6 +1,6 @@
-/* test_models.c: three well-known architectures, ResNet-18, MobileNetV2 and GPT-2, written as a user writes them, at reduced sizes and random weights: eager and compiled give
- * the same bits over several calls: outputs, running statistics, random numbers in training. Parameter counts are those that the papers' models have.
- * FULL_SIZES=1 in the environment runs both at full size as well (a minute).
+/* test_models.c: three well-known architectures, ResNet-18, MobileNetV2 and GPT-2, written as a user writes them, at reduced sizes and
+ * random weights: eager and compiled give the same bits over several calls: outputs, running statistics, random numbers in training.
+ * Parameter counts are those that the papers' models have. FULL_SIZES=1 in the environment runs both at full size as well (a minute).
  */
 #include "examples/gpt.h"
 #include "examples/vision_models.h"
@@ -29,7 +29,8 @@ static void same(kn_tensor *a, kn_tensor *b, const char *what)
 
 static bool same_buffer(const char *path, kn_tensor **slot, void *user) { return same(*slot, kn_module_tensor(user, path), path), true; }
 
-/* make() twice from the same seed: one runs eagerly, one compiled; in training too, where the generator starts from the same seed each time. */
+/* make() twice from the same seed: one runs eagerly, one compiled; in training too, where the generator starts from the same seed each
+ * time. */
 static void eager_is_compiled(kn_module *(*make)(void), kn_tensor *x, int calls)
 {
     kn_manual_seed(11);
@@ -51,7 +52,8 @@ static void eager_is_compiled(kn_module *(*make)(void), kn_tensor *x, int calls)
         }
     }
     kn_stats s = kn_compile_stats(fast);
-    cr_expect(s.break_sites == 0 && s.fallbacks == 0 && s.graphs >= 1, "%llu breaks, %llu fallbacks, %llu graphs", s.break_sites, s.fallbacks, s.graphs);
+    cr_expect(s.break_sites == 0 && s.fallbacks == 0 && s.graphs >= 1, "%llu breaks, %llu fallbacks, %llu graphs", s.break_sites,
+              s.fallbacks, s.graphs);
     kn_module_free(fast);
     kn_module_free(inside);
     kn_module_free(eager);

@@ -129,7 +129,10 @@ typedef struct Leaf { kn_module base; int *freed; } Leaf;
 static kn_tensor *leaf_forward(Leaf *self, kn_tensor *x) { return (void)self, x; }
 static void leaf_destroy(void *p) { ++*((Leaf *)p)->freed; }
 static const kn_field leaf_fields[] = {KN_FIELDS_END};
-static kn_value leaf_thunk(kn_fn f, void *self, const kn_value *a) { return kn_value_tensor(((kn_tensor * (*)(Leaf *, kn_tensor *)) f)(self, a[0].as.tensor)); }
+static kn_value leaf_thunk(kn_fn f, void *self, const kn_value *a)
+{
+    return kn_value_tensor(((kn_tensor * (*)(Leaf *, kn_tensor *)) f)(self, a[0].as.tensor));
+}
 static const kn_class leaf_class = {sizeof(kn_class), sizeof(Leaf), "Leaf", "T(T)", (kn_fn)leaf_forward, leaf_thunk, leaf_fields, -1, leaf_destroy};
 
 typedef struct Pair { kn_module base; kn_module *a, *b; kn_tensor *w; } Pair;
@@ -689,7 +692,8 @@ Test(nn, layer_norm_over_one_and_two_dimensions)
 {
     KN_SCOPE;
     float in[4] = {1, 2, 3, 6}, out[4];
-    kn_module *one = kn_nn_layer_norm(4, .eps = 1e-12), *two = kn_nn_layer_norm(0, .shape = KN_SHAPE(2, 2), .eps = 1e-12, .no_affine = true);
+    kn_module *one = kn_nn_layer_norm(4, .eps = 1e-12),
+              *two = kn_nn_layer_norm(0, .shape = KN_SHAPE(2, 2), .eps = 1e-12, .no_affine = true);
     double s = sqrt(3.5);                       /* mean 3, variance (4 + 1 + 0 + 9) / 4 */
     const double want[4] = {-2 / s, -1 / s, 0, 3 / s};
     cr_assert_eq(kn_read(kn_call(one, kn_from_data(KN_F32, KN_SHAPE(1, 4), in)), out, sizeof out), KN_OK, "%s", kn_last_error());

@@ -1,5 +1,5 @@
-/* test_nn.c: the nn modules beyond the conformance cases: starting weights, names and numbers that PyTorch's modules have, constructors by name against those of
- * C, kn_summary against a table worked out by hand.
+/* test_nn.c: the nn modules beyond the conformance cases: starting weights, names and numbers that PyTorch's modules have, constructors
+ * by name against those of C, kn_summary against a table worked out by hand.
  */
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
@@ -37,14 +37,17 @@ static spread spread_of(kn_tensor *t)
 static void is_uniform(kn_tensor *t, double width)
 {
     spread s = spread_of(t);
-    cr_expect(fabs(s.mean) < 0.02 * width && fabs(s.std - width / sqrt(3)) < 0.01 * width, "mean %g, std %g, width %g", s.mean, s.std, width);
-    cr_expect(s.low >= -width && s.high <= width && s.high > 0.999 * width && s.low < -0.999 * width, "%g to %g, width %g", s.low, s.high, width);
+    cr_expect(fabs(s.mean) < 0.02 * width && fabs(s.std - width / sqrt(3)) < 0.01 * width, "mean %g, std %g, width %g", s.mean, s.std,
+              width);
+    cr_expect(s.low >= -width && s.high <= width && s.high > 0.999 * width && s.low < -0.999 * width, "%g to %g, width %g", s.low, s.high,
+              width);
 }
 
 static void is_normal(kn_tensor *t, double mean, double std)
 {
     spread s = spread_of(t);
-    cr_expect(fabs(s.mean - mean) < 0.02 * std && fabs(s.std - std) < 0.02 * std, "mean %g, std %g; %g, %g expected", s.mean, s.std, mean, std);
+    cr_expect(fabs(s.mean - mean) < 0.02 * std && fabs(s.std - std) < 0.02 * std, "mean %g, std %g; %g, %g expected", s.mean, s.std, mean,
+              std);
     cr_expect(s.high > mean + 3 * std && s.low < mean - 3 * std, "%g to %g", s.low, s.high);
 }
 
@@ -82,7 +85,8 @@ Test(nn, initialisers_refuse)
 {
     KN_SCOPE;
     HAS(kn_tensor_error(kn_init_xavier_normal_(kn_zeros(KN_F32, KN_SHAPE(3)), 1)), "at least 2 dimensions");
-    HAS(kn_tensor_error(kn_init_kaiming_normal_(kn_zeros(KN_F32, KN_SHAPE(3, 3)), .nonlinearity = "swish")), "nonlinearity can't be \"swish\"");
+    HAS(kn_tensor_error(kn_init_kaiming_normal_(kn_zeros(KN_F32, KN_SHAPE(3, 3)), .nonlinearity = "swish")),
+        "nonlinearity can't be \"swish\"");
     HAS(kn_tensor_error(kn_init_uniform_(kn_zeros(KN_F32, KN_SHAPE(3)), 0, INFINITY)), "finite");
     cr_expect(kn_failed(kn_init_normal_(NULL, 0, 1)));
 }
@@ -111,15 +115,21 @@ Test(nn, names_are_pytorchs)
 {
     const char *const keys[] = {"left", "right"};
     names_are(kn_nn_lstm(3, 4, .num_layers = 2, .bidirectional = true, .proj_size = 2, .no_bias = true),
-        "weight_ih_l0 weight_hh_l0 weight_hr_l0 weight_ih_l0_reverse weight_hh_l0_reverse weight_hr_l0_reverse weight_ih_l1 weight_hh_l1 weight_hr_l1 "
-        "weight_ih_l1_reverse weight_hh_l1_reverse weight_hr_l1_reverse ", "");
+              "weight_ih_l0 weight_hh_l0 weight_hr_l0 weight_ih_l0_reverse weight_hh_l0_reverse weight_hr_l0_reverse weight_ih_l1 "
+              "weight_hh_l1 weight_hr_l1 "
+              "weight_ih_l1_reverse weight_hh_l1_reverse weight_hr_l1_reverse ",
+              "");
     names_are(kn_nn_gru(3, 4), "weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0 ", "");
     names_are(kn_nn_batch_norm2d(4), "weight bias ", "running_mean running_var num_batches_tracked ");
-    names_are(kn_nn_multihead_attention(6, 2, .kdim = 5), "q_proj_weight k_proj_weight v_proj_weight in_proj_bias out_proj.weight out_proj.bias ", "");
-    names_are(kn_nn_module_dict(2, keys, (kn_module *[]){kn_nn_linear(2, 3), kn_nn_prelu(1, 0.25)}), "left.weight left.bias right.weight ", "");
+    names_are(kn_nn_multihead_attention(6, 2, .kdim = 5),
+              "q_proj_weight k_proj_weight v_proj_weight in_proj_bias out_proj.weight out_proj.bias ", "");
+    names_are(kn_nn_module_dict(2, keys, (kn_module *[]){kn_nn_linear(2, 3), kn_nn_prelu(1, 0.25)}), "left.weight left.bias right.weight ",
+              "");
     names_are(kn_nn_transformer_encoder(4, 2, 1, .norm = kn_nn_layer_norm(4), .no_bias = true),
-        "layers.0.self_attn.in_proj_weight layers.0.self_attn.out_proj.weight layers.0.linear1.weight layers.0.linear2.weight layers.0.norm1.weight "
-        "layers.0.norm2.weight norm.weight norm.bias ", "");
+              "layers.0.self_attn.in_proj_weight layers.0.self_attn.out_proj.weight layers.0.linear1.weight layers.0.linear2.weight "
+              "layers.0.norm1.weight "
+              "layers.0.norm2.weight norm.weight norm.bias ",
+              "");
 }
 
 /* Two modules of one class made at run time, with different tables, live and go independently. */
@@ -162,7 +172,8 @@ Test(nn, constructors_by_name_are_those_of_c)
     alike(kn_nn_pad2d(KN_SHAPE(1, 2, 3, 0), "reflect", 0), kn_nn_new("ReflectionPad2d", kn_tuple(1, 2, 3, 0)), image);
     alike(kn_nn_hardtanh(-0.5, 0.25), kn_nn_new("Hardtanh", kn_dict("max_val", 0.25, "min_val", -0.5)), rows);
     alike(kn_nn_group_norm(3, 6, .eps = 0.1), kn_nn_new("GroupNorm", 3, 6, kn_dict("eps", 0.1)), rows);
-    alike(kn_nn_sequential(kn_nn_gelu_tanh(), kn_nn_glu(-1)), kn_nn_new("Sequential", kn_nn_new("GELU", kn_dict("approximate", "tanh")), kn_nn_new("GLU")), rows);
+    alike(kn_nn_sequential(kn_nn_gelu_tanh(), kn_nn_glu(-1)),
+          kn_nn_new("Sequential", kn_nn_new("GELU", kn_dict("approximate", "tanh")), kn_nn_new("GLU")), rows);
 }
 
 /* Every class of the table has a schema, and its name is findable. */
@@ -218,7 +229,8 @@ static char *summary_of(kn_module *m, kn_tensor *x)
     return text;
 }
 
-/* By hand, for 2 images of 3 × 4 × 4: the convolution multiplies and adds 2·8·16 outputs × 27 taps, and adds 256 biases; the linear layer 2·10 × 128, and 20. */
+/* By hand, for 2 images of 3 × 4 × 4: the convolution multiplies and adds 2·8·16 outputs × 27 taps, and adds 256 biases; the linear
+ * layer 2·10 × 128, and 20. */
 Test(nn, summary)
 {
     KN_SCOPE;
@@ -249,9 +261,11 @@ Test(nn, summary_of_attention)
     KN_SCOPE;
     kn_module *m = kn_nn_transformer_encoder_layer(16, 4, .dim_feedforward = 32, .batch_first = true);
     char *text = summary_of(m, kn_ones(KN_F32, KN_SHAPE(2, 5, 16)));
-    const int projections = 4 * (2 * 10 * 16 * 16 + 10 * 16), products = 2 * (2 * 2 * 4 * 5 * 5 * 4), forward = 2 * (2 * 10 * 16 * 32) + 10 * 32 + 10 * 16;
+    const int projections = 4 * (2 * 10 * 16 * 16 + 10 * 16), products = 2 * (2 * 2 * 4 * 5 * 5 * 4),
+              forward = 2 * (2 * 10 * 16 * 32) + 10 * 32 + 10 * 16;
     char line[64];
-    snprintf(line, sizeof line, "FLOPs             %14d,%03d\n", (projections + products + forward) / 1000, (projections + products + forward) % 1000);
+    snprintf(line, sizeof line, "FLOPs             %14d,%03d\n", (projections + products + forward) / 1000,
+             (projections + products + forward) % 1000);
     kn_eval(m);
     free(text);
     text = summary_of(m, kn_ones(KN_F32, KN_SHAPE(2, 5, 16)));

@@ -1,7 +1,8 @@
-/* test_ops.c: convolutions, pooling, attention and norms: what the expected results in tests/golden don't reach: errors, zero sizes, views as operands, the
- * canonical order to the bit.
+/* test_ops.c: convolutions, pooling, attention and norms: what the expected results in tests/golden don't reach: errors, zero sizes,
+ * views as operands, the canonical order to the bit.
  *
- * Expected values are closed forms, float64 loops written here, or tests/support/canonical.c; a view's result is that of its contiguous copy. */
+ * Expected values are closed forms, float64 loops written here, or tests/support/canonical.c; a view's result is that of its contiguous
+ * copy. */
 #include "base/cpu.h"
 #include "tests/support/canonical.h"
 #include "tests/support/tensors.h"
@@ -24,14 +25,16 @@ static void check_conv(geometry g)
     kn_tensor *b = kn_randn(KN_F32, KN_SHAPE(g.O));
     kn_tensor *y = kn_conv2d(x, w, b, .stride = {g.S, g.S}, .padding = {g.P, g.P}, .dilation = {g.D, g.D}, .groups = g.G);
     float *xs = floats(x), *ws = floats(w), *bs = floats(b), *ys = floats(y);
-    int64_t OH = (g.H + 2 * g.P - g.D * (g.KH - 1) - 1) / g.S + 1, OW = (g.W + 2 * g.P - g.D * (g.KW - 1) - 1) / g.S + 1, c = g.C / g.G, k = c * g.KH * g.KW;
+    int64_t OH = (g.H + 2 * g.P - g.D * (g.KH - 1) - 1) / g.S + 1, OW = (g.W + 2 * g.P - g.D * (g.KW - 1) - 1) / g.S + 1, c = g.C / g.G,
+            k = c * g.KH * g.KW;
     cr_assert_eq(kn_size(y, 2), OH);
     cr_assert_eq(kn_size(y, 3), OW);
     float *taps = malloc((size_t)k * 4), *weights = malloc((size_t)k * 4);
     for (int64_t i = 0; i < kn_numel(y); i++) {
         int64_t ox = i % OW, oy = i / OW % OH, o = i / OW / OH % g.O, n = i / OW / OH / g.O, group = o / (g.O / g.G);
-        float want = canonical_conv2d_at(xs + (n * g.C + group * c) * g.H * g.W, ws + o * k, c, g.H, g.W, g.KH, g.KW, oy * g.S - g.P, ox * g.S - g.P, g.D, taps,
-                                         weights) + bs[o];
+        float want = canonical_conv2d_at(xs + (n * g.C + group * c) * g.H * g.W, ws + o * k, c, g.H, g.W, g.KH, g.KW, oy * g.S - g.P,
+                                         ox * g.S - g.P, g.D, taps, weights)
+                     + bs[o];
         cr_assert(memcmp(&want, &ys[i], 4) == 0, "element %lld: %.9g, %.9g expected", (long long)i, ys[i], want);
     }
     kn_tensor *sx = strided(x), *sw = strided(w);
@@ -67,7 +70,8 @@ static void check_transposed(int64_t s, int64_t p, int64_t more, int64_t d, int6
     double *want = calloc((size_t)kn_numel(y), sizeof *want);
     for (int64_t i = 0; i < N * C * H * W; i++)
         for (int64_t k = 0; k < O * K * K; k++) {
-            int64_t ix = i % W, iy = i / W % H, c = i / W / H % C, n = i / W / H / C, kx = k % K, ky = k / K % K, o = c / (C / groups) * O + k / K / K;
+            int64_t ix = i % W, iy = i / W % H, c = i / W / H % C, n = i / W / H / C, kx = k % K, ky = k / K % K,
+                    o = c / (C / groups) * O + k / K / K;
             int64_t oy = iy * s - p + ky * d, ox = ix * s - p + kx * d;
             if (oy >= 0 && oy < OH && ox >= 0 && ox < OW)
                 want[((n * out + o) * OH + oy) * OW + ox] += (double)xs[i] * ws[c * O * K * K + k];
@@ -173,7 +177,8 @@ Test(ops, pooled_zeros_and_nans)
             float *y = floats(kn_max_pool2d(kn_from_data(KN_F32, KN_SHAPE(1, 2, 80), x), KN_SHAPE(2, 2), .stride = {stride, stride}));
             for (int64_t i = 0; i <= 78 / stride; i++) {
                 bool nan = i * stride == 40 || i * stride == 39;
-                cr_expect(nan ? y[i] != y[i] : y[i] == 0 && !signbit(y[i]) == (i * stride % 3 == 0), "%s, column %lld: %g", kb_isa_name((kb_isa)isa), (long long)i, y[i]);
+                cr_expect(nan ? y[i] != y[i] : y[i] == 0 && !signbit(y[i]) == (i * stride % 3 == 0), "%s, column %lld: %g",
+                          kb_isa_name((kb_isa)isa), (long long)i, y[i]);
             }
             free(y);
         }
@@ -192,9 +197,11 @@ Test(ops, pool_edges)
     EXPECT(kn_adaptive_avg_pool1d(kn_from_data(KN_F32, KN_SHAPE(1, 1, 5), ((float[]){1, 2, 3, 4, 5})), KN_SHAPE(2)), 0, 2, 4);
     EXPECT(kn_adaptive_max_pool2d(kn_from_data(KN_F32, KN_SHAPE(1, 2, 2), ((float[]){1, 2, 3, 4})), KN_SHAPE(1, 1)), 0, 4);
     cr_expect_eq(kn_numel(kn_max_pool2d(kn_zeros(KN_F32, KN_SHAPE(0, 2, 4, 4)), KN_SHAPE(2, 2))), 0);
-    EXPECT(kn_interpolate(kn_from_data(KN_F32, KN_SHAPE(1, 1, 2), ((float[]){0, 10})), KN_SHAPE(5), .mode = "linear", .align_corners = true), 1e-6f, 0, 2.5f, 5,
-           7.5f, 10);
-    EXPECT(kn_interpolate(kn_from_data(KN_F32, KN_SHAPE(1, 1, 2), ((float[]){0, 10})), KN_SHAPE(4), .mode = "linear"), 1e-6f, 0, 2.5f, 7.5f, 10);
+    EXPECT(kn_interpolate(kn_from_data(KN_F32, KN_SHAPE(1, 1, 2), ((float[]){0, 10})), KN_SHAPE(5), .mode = "linear",
+                          .align_corners = true),
+           1e-6f, 0, 2.5f, 5, 7.5f, 10);
+    EXPECT(kn_interpolate(kn_from_data(KN_F32, KN_SHAPE(1, 1, 2), ((float[]){0, 10})), KN_SHAPE(4), .mode = "linear"), 1e-6f, 0, 2.5f, 7.5f,
+           10);
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------------------------ */
@@ -243,13 +250,17 @@ Test(ops, attention_edges)
     KN_SCOPE;
     kn_tensor *q = kn_ones(KN_F32, KN_SHAPE(1, 2, 4)), *none = kn_zeros(KN_BOOL, KN_SHAPE(2, 2));
     EXPECT(kn_scaled_dot_product_attention(q, q, q, none), 0, 0, 0, 0, 0, 0, 0, 0, 0);
-    EXPECT(kn_scaled_dot_product_attention(kn_ones(KN_F32, KN_SHAPE(1, 2)), kn_zeros(KN_F32, KN_SHAPE(0, 2)), kn_zeros(KN_F32, KN_SHAPE(0, 2)), NULL), 0, 0, 0);
+    EXPECT(kn_scaled_dot_product_attention(kn_ones(KN_F32, KN_SHAPE(1, 2)), kn_zeros(KN_F32, KN_SHAPE(0, 2)),
+                                           kn_zeros(KN_F32, KN_SHAPE(0, 2)), NULL),
+           0, 0, 0);
     /* what a causal row doesn't see can't poison it */
     kn_tensor *v = kn_from_data(KN_F32, KN_SHAPE(2, 1), ((float[]){3, NAN}));
-    EXPECT(kn_scaled_dot_product_attention(kn_ones(KN_F32, KN_SHAPE(2, 1)), kn_ones(KN_F32, KN_SHAPE(2, 1)), v, NULL, .is_causal = true), 0, 3, NAN);
+    EXPECT(kn_scaled_dot_product_attention(kn_ones(KN_F32, KN_SHAPE(2, 1)), kn_ones(KN_F32, KN_SHAPE(2, 1)), v, NULL, .is_causal = true), 0,
+           3, NAN);
     kn_tensor *many = kn_randn(KN_F32, KN_SHAPE(3, 2, 4, 5)), *one = kn_randn(KN_F32, KN_SHAPE(1, 4, 5));
     cr_expect(same(kn_scaled_dot_product_attention(many, one, one, NULL),
-                   kn_scaled_dot_product_attention(many, kn_contiguous(kn_expand(one, KN_SHAPE(3, 2, 4, 5))), kn_contiguous(kn_expand(one, KN_SHAPE(3, 2, 4, 5))), NULL)));
+                   kn_scaled_dot_product_attention(many, kn_contiguous(kn_expand(one, KN_SHAPE(3, 2, 4, 5))),
+                                                   kn_contiguous(kn_expand(one, KN_SHAPE(3, 2, 4, 5))), NULL)));
     FAILS(kn_scaled_dot_product_attention(q, kn_ones(KN_F32, KN_SHAPE(1, 2, 3)), q, NULL), KN_E_SHAPE, "equal last sizes");
     FAILS(kn_scaled_dot_product_attention(q, q, q, kn_zeros(KN_F32, KN_SHAPE(3, 2))), KN_E_SHAPE, "attn_mask [3, 2]");
     FAILS(kn_scaled_dot_product_attention(q, q, q, none, .is_causal = true), KN_E_VALUE, "either");
@@ -283,6 +294,7 @@ Test(ops, batch_norm_statistics)
     kn_batch_norm_result eval = kn_batch_norm(x, NULL, NULL, mean, var);
     cr_expect(same(eval.running_mean, mean) && same(eval.running_var, var));
     cr_expect(same(kn_batch_norm(strided(x), NULL, NULL, mean, var, .training = true).output, r.output));
-    FAILS(kn_batch_norm(kn_zeros(KN_F32, KN_SHAPE(1, 3)), NULL, NULL, mean, var, .training = true).running_var, KN_E_VALUE, "more than one value");
+    FAILS(kn_batch_norm(kn_zeros(KN_F32, KN_SHAPE(1, 3)), NULL, NULL, mean, var, .training = true).running_var, KN_E_VALUE,
+          "more than one value");
     FAILS(kn_batch_norm(x, NULL, NULL, mean, NULL).output, KN_E_VALUE, "together");
 }

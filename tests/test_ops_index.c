@@ -1,5 +1,5 @@
-/* test_ops_index.c: indexing, sorting, scans, losses, einsum, parts of tensors; bits and dtypes; and operators whose size depends on values, eagerly and
- * under a compiled module. Expected values are closed forms or float64 loops written here.
+/* test_ops_index.c: indexing, sorting, scans, losses, einsum, parts of tensors; bits and dtypes; and operators whose size depends on
+ * values, eagerly and under a compiled module. Expected values are closed forms or float64 loops written here.
  */
 #include "tests/support/tensors.h"
 
@@ -7,7 +7,8 @@
 Test(ops, indices_are_checked)
 {
     KN_SCOPE;
-    kn_tensor *x = kn_zeros(KN_F32, KN_SHAPE(3, 4)), *bad = kn_from_data(KN_I64, KN_SHAPE(1, 2), ((int64_t[]){0, 4})), *src = kn_ones(KN_F32, KN_SHAPE(1, 2));
+    kn_tensor *x = kn_zeros(KN_F32, KN_SHAPE(3, 4)), *bad = kn_from_data(KN_I64, KN_SHAPE(1, 2), ((int64_t[]){0, 4})),
+              *src = kn_ones(KN_F32, KN_SHAPE(1, 2));
     FAILS(kn_gather(x, 1, bad), KN_E_INDEX, "index 4 is out of range");
     FAILS(kn_scatter(x, 1, bad, src), KN_E_INDEX, "index 4 is out of range");
     FAILS(kn_scatter_add(x, 1, bad, src), KN_E_INDEX, "index 4 is out of range");
@@ -24,7 +25,8 @@ Test(ops, indices_are_checked)
 Test(ops, gathers_and_scatters)
 {
     KN_SCOPE;
-    kn_tensor *x = kn_from_data(KN_F32, KN_SHAPE(2, 3), ((float[]){1, 2, 3, 4, 5, 6})), *i = kn_from_data(KN_I64, KN_SHAPE(2, 2), ((int64_t[]){2, 0, 1, 1}));
+    kn_tensor *x = kn_from_data(KN_F32, KN_SHAPE(2, 3), ((float[]){1, 2, 3, 4, 5, 6})),
+              *i = kn_from_data(KN_I64, KN_SHAPE(2, 2), ((int64_t[]){2, 0, 1, 1}));
     EXPECT(kn_gather(x, 1, i), 0, 3, 1, 5, 5);
     EXPECT(kn_gather(kn_transpose(x, 0, 1), 0, kn_transpose(i, 0, 1)), 0, 3, 5, 1, 5);
     EXPECT(kn_scatter(x, 1, i, 9), 0, 9, 2, 9, 4, 9, 6);
@@ -114,7 +116,8 @@ Test(ops, extrema_with_places)
 {
     KN_SCOPE;
     kn_tensor *x = kn_from_data(KN_F32, KN_SHAPE(2, 3), ((float[]){1, 5, 5, NAN, 2, 9}));
-    kn_max_result rows = kn_max(x, .dims = KN_SHAPE(1)), cols = kn_max(kn_transpose(x, 0, 1), .dims = KN_SHAPE(-1), .keepdim = true), all = kn_max(x);
+    kn_max_result rows = kn_max(x, .dims = KN_SHAPE(1)), cols = kn_max(kn_transpose(x, 0, 1), .dims = KN_SHAPE(-1), .keepdim = true),
+                  all = kn_max(x);
     EXPECT(rows.values, 0, 5, NAN);
     EXPECT_INTS(rows.indices, 1, 0);
     EXPECT(cols.values, 0, NAN, 5, 9);
@@ -195,7 +198,8 @@ Test(ops, cross_entropy_by_hand)
         smooth += all;
         count++;
     }
-    kn_tensor *x = kn_from_data(KN_F32, KN_SHAPE(N, C, L), v), *y = kn_from_data(KN_I64, KN_SHAPE(N, L), t), *weight = kn_from_data(KN_F32, KN_SHAPE(C), w32);
+    kn_tensor *x = kn_from_data(KN_F32, KN_SHAPE(N, C, L), v), *y = kn_from_data(KN_I64, KN_SHAPE(N, L), t),
+              *weight = kn_from_data(KN_F32, KN_SHAPE(C), w32);
     EXPECT(kn_cross_entropy(x, y, NULL), 1e-6f, (float)(plain / count));
     EXPECT(kn_cross_entropy(x, y, weight), 1e-6f, (float)(loss / weights));
     EXPECT(kn_cross_entropy(x, y, weight, .reduction = "sum", .label_smoothing = 0.2), 2e-6f, (float)(0.8 * loss + 0.2 / C * smooth));
@@ -203,7 +207,8 @@ Test(ops, cross_entropy_by_hand)
     EXPECT(kn_nll_loss(kn_log_softmax(x, 1), y, weight), 1e-6f, (float)(loss / weights));
     kn_tensor *one = kn_to(kn_one_hot(INDEX(0, 2, 3), C), KN_F32), *rows = kn_select(x, 2, 0);
     cr_expect(kn_allclose(kn_cross_entropy(rows, one, NULL), kn_cross_entropy(rows, INDEX(0, 2, 3), NULL), 1e-6, 1e-6));
-    cr_expect(kn_allclose(kn_cross_entropy(rows, one, NULL, .label_smoothing = 0.1), kn_cross_entropy(rows, INDEX(0, 2, 3), NULL, .label_smoothing = 0.1), 1e-6, 1e-6));
+    cr_expect(kn_allclose(kn_cross_entropy(rows, one, NULL, .label_smoothing = 0.1),
+                          kn_cross_entropy(rows, INDEX(0, 2, 3), NULL, .label_smoothing = 0.1), 1e-6, 1e-6));
     EXPECT(kn_cross_entropy(VECTOR(1, 1), kn_full(KN_I64, KN_SHAPE0, 1), NULL), 1e-6f, logf(2));
     cr_expect(isnan(kn_item(kn_cross_entropy(rows, kn_full(KN_I64, KN_SHAPE(N), -100), NULL))));
     EXPECT(kn_cross_entropy(rows, kn_full(KN_I64, KN_SHAPE(N), 1), NULL, .ignore_index = kn_value_int(1), .reduction = "none"), 0, 0, 0, 0);
@@ -216,7 +221,8 @@ Test(ops, parts_of_a_tensor)
 {
     KN_SCOPE;
     kn_tensor *x = kn_reshape(kn_arange(14), KN_SHAPE(2, 7));
-    kn_value three = kn_split(x, 3, 1), chunks = kn_chunk(x, 4, 1), sizes = kn_split_sizes(x, KN_SHAPE(5, 0, 2), -1), rows = kn_unbind(x, 0);
+    kn_value three = kn_split(x, 3, 1), chunks = kn_chunk(x, 4, 1), sizes = kn_split_sizes(x, KN_SHAPE(5, 0, 2), -1),
+             rows = kn_unbind(x, 0);
     cr_assert_eq(three.count, 3);
     EXPECT_INTS(part(three, 2), 6, 13);
     cr_assert_eq(chunks.count, 4);
@@ -240,7 +246,8 @@ Test(ops, parts_of_a_tensor)
 Test(ops, einsum_against_loops)
 {
     KN_SCOPE;
-    kn_tensor *a = kn_randn(KN_F32, KN_SHAPE(3, 4, 5)), *b = kn_randn(KN_F32, KN_SHAPE(3, 5, 2)), *m = kn_randn(KN_F32, KN_SHAPE(4, 4)), *v = kn_randn(KN_F32, KN_SHAPE(5));
+    kn_tensor *a = kn_randn(KN_F32, KN_SHAPE(3, 4, 5)), *b = kn_randn(KN_F32, KN_SHAPE(3, 5, 2)), *m = kn_randn(KN_F32, KN_SHAPE(4, 4)),
+              *v = kn_randn(KN_F32, KN_SHAPE(5));
     cr_expect(same(kn_einsum("bij,bjk->bik", a, b), kn_bmm(a, b)));
     cr_expect(same(kn_einsum("...ij,...jk", a, b), kn_bmm(a, b)));
     cr_expect(same(kn_einsum("bij->bji", a), kn_contiguous(kn_transpose(a, 1, 2))) );
@@ -343,7 +350,8 @@ Test(ops, data_dependent_op_of_an_error)
     kn_module *m = KN_BASE(kn_new(Failing, &failing_class)), *fast = kn_compile(m);
     for (int call = 0; call < 4; call++) {
         KN_SCOPE;
-        kn_tensor *x = call < 2 ? kn_zeros(KN_F32, KN_SHAPE(3)) : kn_ones(KN_F32, KN_SHAPE(3)), *want = kn_call(m, x), *got = kn_call(fast, x);
+        kn_tensor *x = call < 2 ? kn_zeros(KN_F32, KN_SHAPE(3)) : kn_ones(KN_F32, KN_SHAPE(3)), *want = kn_call(m, x),
+                  *got = kn_call(fast, x);
         cr_expect_eq(kn_failed(want), kn_failed(got));
         cr_expect_eq(kn_tensor_status(want), kn_tensor_status(got));
         cr_expect_str_eq(kn_tensor_error(want), kn_tensor_error(got));
@@ -420,12 +428,14 @@ Test(ops, narrow_types_are_wide_ones_cut)
             v[i] = half ? (float)(i * 37 % 101) / 8 - 5 : (float)(i * 37 % 101 + (types[d] == KN_U8 ? 0 : -50));
             u[i] = half ? (float)(i * 53 % 97) / 16 + 0.5f : (float)(i * 53 % 6 + 1);
         }
-        kn_tensor *x = kn_to(kn_from_data(KN_F32, KN_SHAPE(10, 20), v), types[d]), *y = kn_to(kn_from_data(KN_F32, KN_SHAPE(10, 20), u), types[d]);
+        kn_tensor *x = kn_to(kn_from_data(KN_F32, KN_SHAPE(10, 20), v), types[d]),
+                  *y = kn_to(kn_from_data(KN_F32, KN_SHAPE(10, 20), u), types[d]);
         kn_tensor *wx = kn_to(x, wide), *wy = kn_to(y, wide);
         for (size_t i = 0; i < sizeof unary / sizeof *unary; i++) {
             bool scan = strcmp(unary[i], "cumsum") == 0;
             kn_value dim = scan ? kn_value_int(1) : kn_none();
-            kn_tensor *got = scan ? kn_cumsum(x, dim.as.i) : kn_op(unary[i], x), *want = scan ? kn_cumsum(wx, dim.as.i) : kn_op(unary[i], wx);
+            kn_tensor *got = scan ? kn_cumsum(x, dim.as.i) : kn_op(unary[i], x),
+                      *want = scan ? kn_cumsum(wx, dim.as.i) : kn_op(unary[i], wx);
             cr_expect(same(got, kn_to(want, kn_tensor_dtype(got))), "%s of dtype %d", unary[i], types[d]);
         }
         for (size_t i = 0; i < sizeof binary / sizeof *binary; i++) {

@@ -1,5 +1,5 @@
-/* test_paths.c: how many ways through forward are recorded and compiled: loops of any number of turns, modules that never stop changing, numbers that code is made
- * for. Counts are the point; every result is compared with eager's bits as well.
+/* test_paths.c: how many ways through forward are recorded and compiled: loops of any number of turns, modules that never stop changing,
+ * numbers that code is made for. Counts are the point; every result is compared with eager's bits as well.
  */
 #include "tests/support/tensors.h"
 #include "tracer/tr.h"
@@ -130,7 +130,8 @@ static void many_lengths(way_fn *run, int64_t rows_that_vary, bool first_longest
         w->turns = shuffled(7 * i, TURNS);
         check(w, fast, ramp(4 - i % rows_that_vary, 3));
     }
-    cr_assert_leq(kn_compile_stats(fast).compiles, s.compiles + (rows_that_vary > 1 ? 4 : 0), "%llu and %llu", kn_compile_stats(fast).compiles, s.compiles);
+    cr_assert_leq(kn_compile_stats(fast).compiles, s.compiles + (rows_that_vary > 1 ? 4 : 0), "%llu and %llu",
+                  kn_compile_stats(fast).compiles, s.compiles);
     cr_assert(strstr(text, "LOOP_TURNS at tests/test_paths.c:"), "the report doesn't tell");
     finish(w, fast);
 }

@@ -1,7 +1,7 @@
 /* test_profile.c: the profiler's trace and table, and generated code as gdb and perf see it.
  *
- * The trace is read back with a JSON parser of its own (jansson): spans of a thread nest, steps lie inside their program and programs inside their call, sums agree
- * with the table's, bytes and FLOPs are those of closed forms.
+ * The trace is read back with a JSON parser of its own (jansson): spans of a thread nest, steps lie inside their program and programs
+ * inside their call, sums agree with the table's, bytes and FLOPs are those of closed forms.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -84,8 +84,9 @@ static int count_of(const char *category, const char *name)
     size_t i;
     json_t *e;
     int n = 0;
-    json_array_foreach(json_object_get(trace, "traceEvents"), i, e)
-        n += strcmp(text_of(e, "ph"), "X") == 0 && strcmp(text_of(e, "cat"), category) == 0 && (!name || strcmp(text_of(e, "name"), name) == 0);
+    json_array_foreach(json_object_get(trace, "traceEvents"), i, e) n += strcmp(text_of(e, "ph"), "X") == 0
+                                                                         && strcmp(text_of(e, "cat"), category) == 0
+                                                                         && (!name || strcmp(text_of(e, "name"), name) == 0);
     return n;
 }
 
@@ -117,7 +118,8 @@ static void check_nesting(void)
         last = begin;
         while (depth && ends[depth - 1] <= begin + 0.0015)
             depth--;
-        cr_assert(!depth || end <= ends[depth - 1] + 0.0025, "%s ends at %f, what is around it at %f", text_of(e, "name"), end, ends[depth - 1]);
+        cr_assert(!depth || end <= ends[depth - 1] + 0.0025, "%s ends at %f, what is around it at %f", text_of(e, "name"), end,
+                  ends[depth - 1]);
         cr_assert(depth < 64);
         ends[depth++] = end;
     }
@@ -205,7 +207,8 @@ Test(profile, work_is_what_closed_forms_say)
     cr_assert_eq(number(p, "flops"), 2.0 * ROWS * 32 * WIDTH);
     cr_assert_eq(number(p, "bytes"), 4.0 * (ROWS * WIDTH + 32 * WIDTH + ROWS * 32));
     cr_assert_eq(number(r, "bytes"), 8.0 * ROWS * WIDTH);
-    double rate = number(p, "flops") / number(p, "us_each") / 1e3, peak = number(table, "fma_flops_per_s"), triad = number(table, "triad_bytes_per_s");
+    double rate = number(p, "flops") / number(p, "us_each") / 1e3, peak = number(table, "fma_flops_per_s"),
+           triad = number(table, "triad_bytes_per_s");
     double least = fmax(number(p, "bytes") / triad, peak > 0 ? number(p, "flops") / peak : 0) * 1e6;
     cr_assert(fabs(number(p, "gf_per_s") - rate) < 0.001 + 0.01 * rate);
     cr_assert(fabs(number(p, "roofline_share") - least / number(p, "us_each")) < 0.01 * number(p, "roofline_share") + 1e-4);
@@ -362,7 +365,8 @@ Test(sight, perf_map)
     while (fgets(line, sizeof line, f)) {
         unsigned long long address, size;
         int at = 0;
-        cr_assert(sscanf(line, "%llx %llx %n", &address, &size, &at) == 2 && at > 0 && address > 4096 && size > 16 && size < 1 << 20, "%s", line);
+        cr_assert(sscanf(line, "%llx %llx %n", &address, &size, &at) == 2 && at > 0 && address > 4096 && size > 16 && size < 1 << 20, "%s",
+                  line);
         cr_assert(line[strlen(line) - 1] == '\n' && strlen(line + at) > 3, "%s", line);
         named += strstr(line, "layer_norm") && strstr(line, "test_profile.c:");
         lines++;
@@ -379,7 +383,8 @@ Test(sight, gdb)
         cr_skip_test("gdb isn't here");
     char name[200] = "", command[700];
     const char *gdb = "KN_GDB=1 KN_THREADS=1 gdb -q -batch -iex 'set debuginfod enabled off' -ex 'set breakpoint pending on'";
-    snprintf(command, sizeof command, "%s -ex 'break kn_report_print' -ex run -ex 'info functions ^k[0-9]*_.*quickstart_c' -ex kill --args", gdb);
+    snprintf(command, sizeof command, "%s -ex 'break kn_report_print' -ex run -ex 'info functions ^k[0-9]*_.*quickstart_c' -ex kill --args",
+             gdb);
     const char *out = quickstart(command), *at = strstr(out, "Non-debugging symbols:");
     cr_assert(at && sscanf(at, "Non-debugging symbols: %*s %199s", name) == 1 && strstr(name, "_quickstart_c_"), "%s", out);
     snprintf(command, sizeof command, "%s -ex 'break %s' -ex run -ex bt -ex kill --args", gdb, name);

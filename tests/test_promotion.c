@@ -33,9 +33,12 @@ static kn_tensor *call(const char *op, kn_value a, kn_value b)
     return kn_op(op, a, b);
 }
 
-/* PyTorch answers pow(bool tensor, true) by a copy, because it looks at the exponent's value; here a number's value decides nothing, and pow is refused for
- * bool as in PyTorch's other combinations. */
-static bool by_value(const char *op, const char *left, const char *right) { return !strcmp(op, "pow") && left[1] == 'b' && !strcmp(right, "nb"); }
+/* PyTorch answers pow(bool tensor, true) by a copy, because it looks at the exponent's value; here a number's value decides nothing, and
+ * pow is refused for bool as in PyTorch's other combinations. */
+static bool by_value(const char *op, const char *left, const char *right)
+{
+    return !strcmp(op, "pow") && left[1] == 'b' && !strcmp(right, "nb");
+}
 
 static int check_row(const char *op, const char *left, const char *results, char right[MOST][4], int n, int *compared)
 {
@@ -45,10 +48,12 @@ static int check_row(const char *op, const char *left, const char *results, char
         if (results[i] == '.')
             continue;
         kn_tensor *t = call(op, operand(left), operand(right[i]));
-        bool good = results[i] == '-' || by_value(op, left, right[i]) ? kn_failed(t) : !kn_failed(t) && kn_tensor_dtype(t) == dtype_of(results[i]);
+        bool good = results[i] == '-' || by_value(op, left, right[i]) ? kn_failed(t)
+                                                                      : !kn_failed(t) && kn_tensor_dtype(t) == dtype_of(results[i]);
         ++*compared;
         if (!good && wrong++ < 3)
-            fprintf(stderr, "%s(%s, %s): PyTorch gives %c, kiln %s\n", op, left, right[i], results[i], kn_failed(t) ? kn_tensor_error(t) : "another dtype");
+            fprintf(stderr, "%s(%s, %s): PyTorch gives %c, kiln %s\n", op, left, right[i], results[i],
+                    kn_failed(t) ? kn_tensor_error(t) : "another dtype");
     }
     return wrong;
 }

@@ -1,5 +1,5 @@
-/* test_quantized.c: products with bf16 and i8 weights: bits against the f32 product of the widened weights, quantization against plain C, modules eager and
- * compiled, files.
+/* test_quantized.c: products with bf16 and i8 weights: bits against the f32 product of the widened weights, quantization against plain
+ * C, modules eager and compiled, files.
  */
 #include "base/cpu.h"
 #include "tests/support/tensors.h"
@@ -23,10 +23,12 @@ static void products(void)
                 kn_tensor *dot = kn_linear(x, kn_to(w, KN_F32), NULL);
                 if (turned)
                     w = kn_transpose(kn_contiguous(kn_transpose(w, 0, 1)), 0, 1);
-                cr_assert(same(kn_quantized_linear(x, w, NULL, NULL), dot), "%lld x %lld x %lld", (long long)rows[r], (long long)n, (long long)k);
+                cr_assert(same(kn_quantized_linear(x, w, NULL, NULL), dot), "%lld x %lld x %lld", (long long)rows[r], (long long)n,
+                          (long long)k);
                 cr_assert(same(kn_quantized_linear(x, w, scale, NULL), kn_mul(dot, scale)));
                 cr_assert(same(kn_quantized_linear(x, w, scale, bias), kn_add(kn_mul(dot, scale), bias)));
-                cr_assert(same(kn_quantized_linear(kn_reshape(x, KN_SHAPE(1, rows[r], k)), w, NULL, bias), kn_unsqueeze(kn_add(dot, bias), 0)));
+                cr_assert(
+                    same(kn_quantized_linear(kn_reshape(x, KN_SHAPE(1, rows[r], k)), w, NULL, bias), kn_unsqueeze(kn_add(dot, bias), 0)));
             }
 }
 
@@ -54,7 +56,8 @@ Test(quantized, operator_refuses)
     FAILS(kn_quantized_linear(x, w, kn_zeros(KN_F64, KN_SHAPE(4)), NULL), KN_E_DTYPE, "the scale must be f32, not f64");
     FAILS(kn_quantized_linear(x, w, kn_zeros(KN_F32, KN_SHAPE(3)), NULL), KN_E_SHAPE, "the scale must be [4]");
     FAILS(kn_quantized_linear(x, w, NULL, kn_zeros(KN_F32, KN_SHAPE(3))), KN_E_SHAPE, "the bias must be [4]");
-    FAILS(kn_quantized_linear(kn_zeros(KN_F32, KN_SHAPE(2, 5)), w, NULL, NULL), KN_E_SHAPE, "the last size of the input (5) must equal the last of the weight (3)");
+    FAILS(kn_quantized_linear(kn_zeros(KN_F32, KN_SHAPE(2, 5)), w, NULL, NULL), KN_E_SHAPE,
+          "the last size of the input (5) must equal the last of the weight (3)");
 }
 
 /* ---- modules -------------------------------------------------------------------------------------------------------------------------------- */
@@ -152,9 +155,11 @@ static void attention(kn_dtype d, bool apart)
 {
     KN_SCOPE;
     kn_manual_seed(6);
-    kn_module *m = apart ? kn_nn_multihead_attention(24, 3, .kdim = 10, .vdim = 14, .batch_first = 1) : kn_nn_multihead_attention(24, 3, .batch_first = 1);
+    kn_module *m = apart ? kn_nn_multihead_attention(24, 3, .kdim = 10, .vdim = 14, .batch_first = 1)
+                         : kn_nn_multihead_attention(24, 3, .batch_first = 1);
     kn_module *fast = kn_compile(m);
-    kn_tensor *q = kn_randn(KN_F32, KN_SHAPE(2, 5, 24)), *k = apart ? kn_randn(KN_F32, KN_SHAPE(2, 7, 10)) : q, *v = apart ? kn_randn(KN_F32, KN_SHAPE(2, 7, 14)) : q;
+    kn_tensor *q = kn_randn(KN_F32, KN_SHAPE(2, 5, 24)), *k = apart ? kn_randn(KN_F32, KN_SHAPE(2, 7, 10)) : q,
+              *v = apart ? kn_randn(KN_F32, KN_SHAPE(2, 7, 14)) : q;
     kn_fill_(tensor_of(m, "in_proj_bias"), 0.125);
     kn_tensor *full = kn_as_tensor(kn_tuple_get(kn_call_value(m, q, k, v, NULL, true, NULL, true, false), 0));
     for (int i = 0; i < 3; i++)

@@ -1,5 +1,6 @@
-/* test_random.c: random operators and generators. Expected numbers come from the Philox generator written out here, after its authors' paper and the layout
- * that base/philox.h documents; frequencies are held against chi-square bounds that a right generator misses once in a million runs, and these are seeded.
+/* test_random.c: random operators and generators. Expected numbers come from the Philox generator written out here, after its authors'
+ * paper and the layout that base/philox.h documents; frequencies are held against chi-square bounds that a right generator misses once
+ * in a million runs, and these are seeded.
  */
 #include "runtime/rt.h"
 #include "tests/support/tensors.h"
@@ -27,7 +28,10 @@ static uint64_t bits(uint64_t seed, uint64_t offset, int64_t i)
     return (uint64_t)x[i % 2 * 2] << 32 | x[i % 2 * 2 + 1];
 }
 
-static double uniform(uint64_t b) { return ((double)(uint32_t)(b >> 37) * 67108864.0 + (double)(uint32_t)((uint32_t)b >> 6)) / 9007199254740992.0; }
+static double uniform(uint64_t b)
+{
+    return ((double)(uint32_t)(b >> 37) * 67108864.0 + (double)(uint32_t)((uint32_t)b >> 6)) / 9007199254740992.0;
+}
 
 /* floor(bits * range / 2^64) by schoolbook halves */
 static uint64_t below(uint64_t b, uint64_t range)
@@ -270,7 +274,8 @@ Test(random, by_name_draws_what_the_function_draws)
     kn_tensor *p = kn_rand(KN_F32, KN_SHAPE(3, 9)), *v[2][4];
     for (int named = 0; named < 2; named++) {
         kn_manual_seed(8);
-        v[named][0] = named ? kn_op("randint", -3, 30, kn_dict("size", kn_tuple(4, 5), "dtype", "i32")) : kn_randint(-3, 30, KN_SHAPE(4, 5), KN_I32);
+        v[named][0] = named ? kn_op("randint", -3, 30, kn_dict("size", kn_tuple(4, 5), "dtype", "i32"))
+                            : kn_randint(-3, 30, KN_SHAPE(4, 5), KN_I32);
         v[named][1] = named ? kn_op("bernoulli", p) : kn_bernoulli(p);
         v[named][2] = named ? kn_op("multinomial", p, kn_dict("num_samples", 4)) : kn_multinomial(p, 4, false);
         v[named][3] = named ? kn_op("randperm", kn_dict("n", 11)) : kn_randperm(11);
@@ -464,8 +469,8 @@ Test(random, recomputed_value_is_the_one_that_was_drawn)
     kn_module_free(KN_BASE(m));
 }
 
-/* A visit by another thread between the reservation of numbers and the call of their operator could give earlier ones back, and those of the call would be stale: both
- * stand in one stretch that visitors wait for. */
+/* A visit by another thread between the reservation of numbers and the call of their operator could give earlier ones back, and those of
+ * the call would be stale: both stand in one stretch that visitors wait for. */
 typedef struct Spy { rt_trace trace; int calls, inside; } Spy;
 static void spy_op(rt_trace *t, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {

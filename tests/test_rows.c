@@ -1,5 +1,5 @@
-/* test_rows.c: kernels of rows in several passes, where machine code takes other ways than the loop IR says: quotients by a row's value under a promise, maxima in trees,
- * bounds that are known to hold. Expected are IEEE quotients, the interpreter's results, eager's bits.
+/* test_rows.c: kernels of rows in several passes, where machine code takes other ways than the loop IR says: quotients by a row's value
+ * under a promise, maxima in trees, bounds that are known to hold. Expected are IEEE quotients, the interpreter's results, eager's bits.
  */
 #include "codegen/emit_math.h"
 #include "tests/support/llvm_kit.h"
@@ -16,7 +16,8 @@ static const char *const isas[] = {"baseline", "avx2", "avx512"};
 static lp_kernel *quotient(int64_t rows, int64_t n)
 {
     lp_kernel *k = kit_kernel("quotient", 1, &rows, n);
-    uint32_t bx = kit_buffer(k, KN_F32, false), bd = kit_row_buffer(k, KN_F32, false), bp = kit_row_buffer(k, KN_BOOL, false), bo = kit_buffer(k, KN_F32, true);
+    uint32_t bx = kit_buffer(k, KN_F32, false), bd = kit_row_buffer(k, KN_F32, false), bp = kit_row_buffer(k, KN_BOOL, false),
+             bo = kit_buffer(k, KN_F32, true);
     lp_open_phase(k, LP_ROW);
     uint32_t d = kit_load(k, bd), p = kit_op(k, LP_TEST, LP_PRED, kit_load(k, bp), 0, 0);
     lp_open_phase(k, LP_MAP);
@@ -26,8 +27,8 @@ static lp_kernel *quotient(int64_t rows, int64_t n)
 
 static uint64_t random_bits(uint64_t *s) { return (*s = *s * 6364136223846793005u + 1442695040888963407u) >> 33; }
 
-/* A float whose quotient by d, of 24 odd bits, lies next to a number m halfway between two floats: x 2^25 = m d - r, r a small odd number. What is not exactly right rounds
- * to the wrong side. */
+/* A float whose quotient by d, of 24 odd bits, lies next to a number m halfway between two floats: x 2^25 = m d - r, r a small odd
+ * number. What is not exactly right rounds to the wrong side. */
 static float near_tie(float d, uint64_t *s)
 {
     int e;
@@ -51,7 +52,8 @@ static void check_quotients(int64_t rows, int64_t n, bool keeps_promise, const c
     static const float odd[] = {0, -0.0f, INFINITY, -INFINITY, NAN, 0x1p-149f, 0x1p-126f, 0x1.fffffep127f, 0x1p-61f};
     for (int64_t r = 0; r < rows; r++) {
         p[r] = keeps_promise;
-        d[r] = (float)ldexp(1 + (double)((random_bits(&seed) & 0x7fffff) | 1) / 0x800000, (int)(random_bits(&seed) % 80) - 40) * (r % 2 ? 1 : -1);
+        d[r] = (float)ldexp(1 + (double)((random_bits(&seed) & 0x7fffff) | 1) / 0x800000, (int)(random_bits(&seed) % 80) - 40)
+               * (r % 2 ? 1 : -1);
         d[r] = keeps_promise && r == 7 ? NAN : !keeps_promise && r == 5 ? 0x1p-140f : !keeps_promise && r == 6 ? 0 : d[r];
         for (int64_t i = 0; i < n; i++) {
             x[r * n + i] = near_tie(r == 5 || r == 6 || r == 7 ? 0x1.000002p0f : d[r], &seed) * (i % 2 ? 1 : -1);
@@ -68,8 +70,8 @@ static void check_quotients(int64_t rows, int64_t n, bool keeps_promise, const c
     fn((void *[]){x, d, p, o}, NULL, shape, 0, rows, 0, n);
     for (int64_t i = 0; i < rows * n; i++) {
         float want = x[i] / d[i / n];
-        cr_assert(memcmp(&want, &o[i], sizeof want) == 0 || (want != want && o[i] != o[i]), "%s: %a / %a is %a, not %a", isa, (double)x[i], (double)d[i / n], (double)want,
-                  (double)o[i]);
+        cr_assert(memcmp(&want, &o[i], sizeof want) == 0 || (want != want && o[i] != o[i]), "%s: %a / %a is %a, not %a", isa, (double)x[i],
+                  (double)d[i / n], (double)want, (double)o[i]);
     }
     kit_release(code);
     lp_free(k);
@@ -162,7 +164,8 @@ static kn_tensor *soft_forward(Soft *self, kn_tensor *x)
 static const kn_field soft_fields[] = {KN_ATTR(Soft, kind), KN_FIELDS_END};
 KN_DEFINE_CLASS(soft_class, Soft, soft_forward, soft_fields, tensor, (tensor));
 
-/* Row r: spread over up to 8 r; some reach just to 40 below the maximum, where quotients change their way, some are masked, infinite or no numbers. */
+/* Row r: spread over up to 8 r; some reach just to 40 below the maximum, where quotients change their way, some are masked, infinite or
+ * no numbers. */
 static kn_tensor *spread(int64_t rows, int64_t n)
 {
     float *v = malloc((size_t)(rows * n) * sizeof *v);
@@ -170,7 +173,11 @@ static kn_tensor *spread(int64_t rows, int64_t n)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < n; i++) {
             float x = (float)(random_bits(&seed) & 0xffffff) / 0x1000000;
-            v[r * n + i] = r % 8 == 1 ? (i ? -40 : 0) : r % 8 == 2 ? (i ? -40.000004f : 0) : r % 8 == 3 && i % 3 ? -INFINITY : r % 8 == 4 ? -3e38f * x : x * (float)(8 * r);
+            v[r * n + i] = r % 8 == 1            ? (i ? -40 : 0)
+                           : r % 8 == 2          ? (i ? -40.000004f : 0)
+                           : r % 8 == 3 && i % 3 ? -INFINITY
+                           : r % 8 == 4          ? -3e38f * x
+                                                 : x * (float)(8 * r);
         }
     v[5 * n] = NAN, v[6 * n + n / 2] = INFINITY;
     for (int64_t i = 0; i < n; i++)
@@ -193,8 +200,8 @@ Test(rows, softmax_of_all_kinds_of_rows)
                 cr_assert(!kn_failed(want) && !kn_failed(got), "%s", kn_tensor_error(kn_failed(want) ? want : got));
                 const uint32_t *a = kn_map(want), *b = kn_map(got);
                 for (int64_t i = 0; i < kn_numel(want); i++)
-                    cr_assert(a[i] == b[i] || ((a[i] & INT32_MAX) > 0x7f800000 && (b[i] & INT32_MAX) > 0x7f800000), "kind %d, %lld elements, %lld: %08x, eager %08x", kind,
-                              (long long)sizes[s][1], (long long)i, b[i], a[i]);
+                    cr_assert(a[i] == b[i] || ((a[i] & INT32_MAX) > 0x7f800000 && (b[i] & INT32_MAX) > 0x7f800000),
+                              "kind %d, %lld elements, %lld: %08x, eager %08x", kind, (long long)sizes[s][1], (long long)i, b[i], a[i]);
                 kn_unmap(want);
                 kn_unmap(got);
             }

@@ -257,8 +257,10 @@ Test(safetensors, written_files_are_the_formats)
     char one[512], two[512];
     cr_assert_eq(kn_store_write(path, 4, names, tensors), KN_OK, "%s", kn_last_error());
     size_t n = slurp(path, one, sizeof one), header = (unsigned char)one[0] + 256 * (size_t)(unsigned char)one[1];
-    const char *want = "{\"c\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"empty\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[8,8]},"
-                       "\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[32,35]},\"w\\\"\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[8,32]}}";
+    const char *want = "{\"c\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"empty\":{\"dtype\":\"F32\",\"shape\":[0],\"data_"
+                       "offsets\":[8,8]},"
+                       "\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[32,35]},\"w\\\"\":{\"dtype\":\"F32\",\"shape\":[3,2],"
+                       "\"data_offsets\":[8,32]}}";
     cr_assert_eq(header % 8, 0);
     cr_assert_eq(n, 8 + header + 35);
     cr_assert_arr_eq(one + 8, want, strlen(want));
@@ -303,7 +305,8 @@ Test(safetensors, state_goes_out_and_comes_back)
 {
     KN_SCOPE;
     kn_manual_seed(1);
-    kn_module *a = kn_nn_sequential(kn_nn_linear(3, 4), kn_nn_layer_norm(4)), *b = kn_nn_sequential(kn_nn_linear(3, 4), kn_nn_layer_norm(4));
+    kn_module *a = kn_nn_sequential(kn_nn_linear(3, 4), kn_nn_layer_norm(4)),
+              *b = kn_nn_sequential(kn_nn_linear(3, 4), kn_nn_layer_norm(4));
     const char *path = path_of("state");
     kn_tensor *handle = kn_module_tensor(b, "0.weight");
     cr_assert_eq(kn_save_state(a, path), KN_OK, "%s", kn_last_error());
@@ -327,8 +330,8 @@ Test(safetensors, state_goes_out_and_comes_back)
 Test(safetensors, all_that_does_not_fit_is_listed_and_nothing_is_changed)
 {
     KN_SCOPE;
-    kn_module *a = kn_nn_sequential(kn_nn_linear(3, 4), kn_nn_layer_norm(4)), *b = kn_nn_sequential(kn_nn_linear(5, 4, .no_bias = true), kn_nn_layer_norm(4),
-        kn_nn_linear(1, 1, .dtype = KN_F64));
+    kn_module *a = kn_nn_sequential(kn_nn_linear(3, 4), kn_nn_layer_norm(4)),
+              *b = kn_nn_sequential(kn_nn_linear(5, 4, .no_bias = true), kn_nn_layer_norm(4), kn_nn_linear(1, 1, .dtype = KN_F64));
     const char *path = path_of("state");
     kn_tensor *norm = kn_module_tensor(b, "1.weight");
     kn_fill_(norm, 7);

@@ -35,7 +35,8 @@ KN_DEFINE_CLASS(encoder_class, Encoder, encoder_forward, encoder_fields, tensor,
 
 static kn_module *encoder_new(void)
 {
-    return KN_BASE(kn_new(Encoder, &encoder_class, .norm = kn_nn_layer_norm(16), .qkv = kn_nn_linear(16, 48), .out = kn_nn_linear(16, 16), .heads = 2));
+    return KN_BASE(kn_new(Encoder, &encoder_class, .norm = kn_nn_layer_norm(16), .qkv = kn_nn_linear(16, 48), .out = kn_nn_linear(16, 16),
+                          .heads = 2));
 }
 
 Test(sizes, batches_and_lengths_share_one_recording_and_its_code)

@@ -1,5 +1,5 @@
-/* test_tiers.c: quick code first, better code in the background: the same bits before, while and after, one object a kernel in the cache (the better one), and
- * nothing of it where a graph is small, where nobody waits, or where somebody looks at what is generated.
+/* test_tiers.c: quick code first, better code in the background: the same bits before, while and after, one object a kernel in the cache
+ * (the better one), and nothing of it where a graph is small, where nobody waits, or where somebody looks at what is generated.
  */
 #include "base/env.h"
 #include "base/error.h"

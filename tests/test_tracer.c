@@ -138,8 +138,8 @@ KN_DEFINE_CLASS(exit_class, Exit, exit_forward, exit_fields, tensor, (tensor));
 static kn_module *exit_new(void)
 {
     kn_manual_seed(5);
-    return KN_BASE(kn_new(Exit, &exit_class, .sure = 0.5, .stem = kn_nn_linear(6, 8), .exit1 = kn_nn_linear(8, 3), .deep = kn_nn_linear(8, 8),
-                          .exit2 = kn_nn_linear(8, 3)));
+    return KN_BASE(kn_new(Exit, &exit_class, .sure = 0.5, .stem = kn_nn_linear(6, 8), .exit1 = kn_nn_linear(8, 3),
+                          .deep = kn_nn_linear(8, 8), .exit2 = kn_nn_linear(8, 3)));
 }
 
 Test(tracer, data_dependent_branch_is_right_both_ways)
@@ -166,11 +166,15 @@ Test(tracer, data_dependent_branch_is_right_both_ways)
     kn_module_free(m);
 }
 
-/* Graphs that are compiled side by side: what they are said to have cost by the clock adds up to no more than went by; CPU time is told apart. */
+/* Graphs that are compiled side by side: what they are said to have cost by the clock adds up to no more than went by; CPU time is told
+ * apart. */
 static kn_tensor *four_graphs(kn_tensor *x)
 {
     for (int i = 0; i < 4; i++) {
-        x = i == 0 ? kn_tanh(kn_exp(x)) : i == 1 ? kn_gelu(kn_add(x, 1.0)) : i == 2 ? kn_softmax(kn_sigmoid(x), -1) : kn_log_softmax(kn_silu(x), -1);
+        x = i == 0   ? kn_tanh(kn_exp(x))
+            : i == 1 ? kn_gelu(kn_add(x, 1.0))
+            : i == 2 ? kn_softmax(kn_sigmoid(x), -1)
+                     : kn_log_softmax(kn_silu(x), -1);
         if (kn_item(kn_sum(x)) == 0.5)
             return NULL;
     }
@@ -207,7 +211,8 @@ Test(tracer, compile_times_add_up_to_the_clock)
     }
     cr_assert(s.compile_us > 0 && (double)s.compile_us <= us, "%llu us of compiling in a call of %.0f", s.compile_us, us);
     cr_assert((double)s.compile_us <= own + 4, "%llu us in all, %.0f of the graphs by themselves", s.compile_us, own);
-    cr_assert(s.compile_cpu_us > 0 && fabs((double)s.compile_cpu_us - cpu) < 10, "CPU time %llu us in all, %.0f by graph", s.compile_cpu_us, cpu);
+    cr_assert(s.compile_cpu_us > 0 && fabs((double)s.compile_cpu_us - cpu) < 10, "CPU time %llu us in all, %.0f by graph", s.compile_cpu_us,
+              cpu);
     cr_assert_eq(json_integer_value(json_object_get(json_object_get(j, "summary"), "compile_cpu_us")), (json_int_t)s.compile_cpu_us);
     json_decref(j);
     kn_module_free(fast);
@@ -236,7 +241,8 @@ Test(tracer, report_names_the_break_in_text_and_json)
     cr_assert(strlen(json_string_value(json_object_get(b, "hint"))) > 10);
     json_t *r = json_array_get(json_object_get(j, "recompilations"), 0);
     cr_assert_str_eq(json_string_value(json_object_get(r, "code")), "GUARD_SIZE");
-    cr_assert(strstr(json_string_value(json_object_get(r, "what")), "f32[1, 6] and is f32[2, 6]"), "%s", json_string_value(json_object_get(r, "what")));
+    cr_assert(strstr(json_string_value(json_object_get(r, "what")), "f32[1, 6] and is f32[2, 6]"), "%s",
+              json_string_value(json_object_get(r, "what")));
     json_decref(j);
     cr_assert_eq(kn_report_write(fast, path, KN_REPORT_TEXT), KN_OK);
     char text[8192] = "";

@@ -1,5 +1,5 @@
-/* test_trials.c: a program that is slower than its operators rests, is told in the report, is tried again, and never changes a result. That it is slower is said by a
- * handicap, since no program here is.
+/* test_trials.c: a program that is slower than its operators rests, is told in the report, is tried again, and never changes a result.
+ * That it is slower is said by a handicap, since no program here is.
  */
 #include "tests/support/tensors.h"
 #include "tracer/tr.h"

@@ -1,5 +1,5 @@
-/* A plain program for the thread and leak checks: eager kernels of every kind from several threads at once, each against the result that one
- * thread alone gave, to the bit. Exits with 1 on a wrong result; the sanitizers report the rest. */
+/* A plain program for the thread and leak checks: eager kernels of every kind from several threads at once, each against the result that
+ * one thread alone gave, to the bit. Exits with 1 on a wrong result; the sanitizers report the rest. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/kernel.h"
@@ -57,8 +57,9 @@ static void *caller(void *unused)
 int main(void)
 {
     int64_t sizes[2] = {ROWS, COLS}, row = COLS, column = ROWS, square[2] = {ROWS, ROWS};
-    kb_layout *x = kb_layout_new(KN_F32, 2, sizes, NULL), *v = kb_layout_new(KN_F32, 1, &row, NULL), *c = kb_layout_new(KN_F32, 1, &column, NULL),
-              *s = kb_layout_new(KN_F32, 0, NULL, NULL), *m = kb_layout_new(KN_F32, 2, square, NULL), *i = kb_layout_new(KN_I64, 0, NULL, NULL);
+    kb_layout *x = kb_layout_new(KN_F32, 2, sizes, NULL), *v = kb_layout_new(KN_F32, 1, &row, NULL),
+              *c = kb_layout_new(KN_F32, 1, &column, NULL), *s = kb_layout_new(KN_F32, 0, NULL, NULL),
+              *m = kb_layout_new(KN_F32, 2, square, NULL), *i = kb_layout_new(KN_I64, 0, NULL, NULL);
     int64_t seven = 7;
     kb_buf X = {data, x, false}, V = {data, v, false}, none = {0}, seed = {&seven, i, true};
     pthread_t t[CALLERS];

@@ -1,8 +1,10 @@
-/* threads_tracer.c: a plain program for the thread sanitizer: threads call one compiled module at once, from its very first call on, with other shapes and other
- * ways through forward each time, while hooks come and go, weights are written between calls, reports are asked for, and results change hands.
- * Every compiled result is compared with an eager call's bits. The writer holds a lock that callers share; nothing else is locked by hand.
+/* threads_tracer.c: a plain program for the thread sanitizer: threads call one compiled module at once, from its very first call on,
+ * with other shapes and other ways through forward each time, while hooks come and go, weights are written between calls, reports are
+ * asked for, and results change hands. Every compiled result is compared with an eager call's bits. The writer holds a lock that callers
+ * share; nothing else is locked by hand.
  *
- * threads_tracer N: N calls from four threads on one module (make soak: a million); the process may not grow after the first quarter of them.
+ * threads_tracer N: N calls from four threads on one module (make soak: a million); the process may not grow after the first quarter of
+ * them.
  */
 #include "base/pool.h"
 #include "codegen/cg.h"
@@ -53,7 +55,8 @@ KN_DEFINE_CLASS(net_class, Net, net_forward, net_fields, tensor, (tensor, int64)
 static Net *net_new(void)
 {
     KN_SCOPE;
-    return kn_new(Net, &net_class, .a = kn_nn_linear(WIDTH, WIDTH), .b = kn_nn_linear(WIDTH, WIDTH), .gain = kn_full(KN_F32, KN_SHAPE(WIDTH), 1.25));
+    return kn_new(Net, &net_class, .a = kn_nn_linear(WIDTH, WIDTH), .b = kn_nn_linear(WIDTH, WIDTH),
+                  .gain = kn_full(KN_F32, KN_SHAPE(WIDTH), 1.25));
 }
 
 /* ---- callers ------------------------------------------------------------------------------------------------------------------------------ */
@@ -140,7 +143,8 @@ static void *reporter(void *arg)
     FILE *f = fopen("/dev/null", "w");
     pthread_barrier_wait(&start);
     while (f && !atomic_load(&stop)) {
-        if (kn_report_print(fast, f) != KN_OK || kn_compile_stats(fast).calls > (unsigned long long)callers_used * (unsigned long long)calls_each)
+        if (kn_report_print(fast, f) != KN_OK
+            || kn_compile_stats(fast).calls > (unsigned long long)callers_used * (unsigned long long)calls_each)
             complain("a report failed", kn_last_error());
         sched_yield();
     }
@@ -228,6 +232,7 @@ int main(int argc, char **argv)
         complain("hooks", "none ever ran");
     cg_shutdown();
     kb_pool_shutdown();
-    fprintf(stderr, "tracer threads: %d calls compared, %d hooks run, %d wrong\n", atomic_load(&shared_calls), atomic_load(&hooked), atomic_load(&wrong));
+    fprintf(stderr, "tracer threads: %d calls compared, %d hooks run, %d wrong\n", atomic_load(&shared_calls), atomic_load(&hooked),
+            atomic_load(&wrong));
     return atomic_load(&wrong) != 0;
 }

@@ -1,7 +1,7 @@
 /* background.c: `.background = true`: graphs are compiled by a worker thread; calls go on op by op until the code is there.
  *
- * One worker for the process, started at the first job. A job owns its IR and its unfinished variant, so that nothing of the call that began it is needed. Freeing a
- * module takes its jobs out of the queue and waits for the one under way.
+ * One worker for the process, started at the first job. A job owns its IR and its unfinished variant, so that nothing of the call that
+ * began it is needed. Freeing a module takes its jobs out of the queue and waits for the one under way.
  */
 #include "tracer/tr.h"
 

@@ -1,7 +1,7 @@
 /* build.c: from a graph of events to IR, and to a variant with a program.
  *
- * What a program must output is decided here (CAPTURE 2): roots of slots that any later event names, and those that were asked for (kept handles seen while
- * recording, surprises). Sets only grow; a variant that outputs too little is replaced.
+ * What a program must output is decided here (CAPTURE 2): roots of slots that any later event names, and those that were asked for (kept
+ * handles seen while recording, surprises). Sets only grow; a variant that outputs too little is replaced.
  */
 #include "base/device.h"
 #include "base/env.h"
@@ -328,8 +328,8 @@ bool tr_job_find(tr_job *j)
     return true;
 }
 
-/* The long part: no lock is held. The code generator is opened when a kernel has to be compiled; when that turns out to be impossible, all steps are
- * eager. */
+/* The long part: no lock is held. The code generator is opened when a kernel has to be compiled; when that turns out to be impossible,
+ * all steps are eager. */
 void tr_job_compile(tr_job *j)
 {
     uint64_t start = tr_now(), cpu = kb_thread_cpu();
@@ -366,7 +366,8 @@ static void count(tr_job *j)
     j->graph->compile_ms = (double)j->wall_ns * 1e-6;
     j->graph->compile_cpu_ms = (double)j->cpu_ns * 1e-6;
     if (cg_program_device(j->variant->program) && j->graph->stats.eager_steps && !j->no_backend)
-        tr_module_note(m, BREAK_HOST_STEP, j->graph->end->site, "graph %d: %d of its operators run on the host", j->graph->number, j->graph->stats.eager_steps);
+        tr_module_note(m, BREAK_HOST_STEP, j->graph->end->site, "graph %d: %d of its operators run on the host", j->graph->number,
+                       j->graph->stats.eager_steps);
     m->kernels_compiled += (uint64_t)j->graph->stats.kernels_compiled;
     m->kernels_quick += (uint64_t)j->graph->stats.kernels_quick;
     m->cache_hits += (uint64_t)j->graph->stats.cache_hits;
@@ -423,8 +424,9 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
     if (old && v->compile_us) {                 /* code that was there for an equal graph costs nothing */
         m->recompiles++;
         tr_miss *x = v->wanted_version == old->wanted_version
-            ? tr_module_note(m, BREAK_ALIASED, g->end->site, "graph %d has code for both ways", g->number)
-            : tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
+                         ? tr_module_note(m, BREAK_ALIASED, g->end->site, "graph %d has code for both ways", g->number)
+                         : tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs,
+                                          old->n_outputs);
         if (x)
             x->us += v->compile_us;
         if (x && v->charged)
@@ -450,7 +452,8 @@ static bool is_due(tr_frame *f, tr_graph *g)
     if ((g->fallback && g->fallback != BREAK_NO_BACKEND) || !tr_retry_now(g))
         return false;
     tr_variant *v = atomic_load(&g->variant);
-    return !f->generic && !g->queued && (!v || v->wanted_version != atomic_load(&g->wanted_version) || (g == f->aliased && ways_to_alias(v) < MAX_ALIASES));
+    return !f->generic && !g->queued
+           && (!v || v->wanted_version != atomic_load(&g->wanted_version) || (g == f->aliased && ways_to_alias(v) < MAX_ALIASES));
 }
 
 static void finish(tr_job *j)
@@ -510,7 +513,8 @@ static void share_time(jobs *list, uint64_t took)
     }
 }
 
-/* Graphs side by side where there are enough for all threads; else one after another, each with its kernels side by side. Devices and dumps keep their order. */
+/* Graphs side by side where there are enough for all threads; else one after another, each with its kernels side by side. Devices and
+ * dumps keep their order. */
 static void run_jobs(jobs *list)
 {
     int64_t distinct = 0;

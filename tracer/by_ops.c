@@ -1,8 +1,8 @@
 /* by_ops.c: recorded operators run one by one with eager kernels.
  *
- * What was recorded runs, not what it was decomposed to, so this is eager by construction: it serves side exits, graphs without code or at rest, failed
- * checks (eager's error, eager's partial writes) and values that no program outputs. A value's memory goes when the last operator that reads it has run and no
- * handle is left that could: as in an eager call, whose tensors die with their scopes.
+ * What was recorded runs, not what it was decomposed to, so this is eager by construction: it serves side exits, graphs without code or
+ * at rest, failed checks (eager's error, eager's partial writes) and values that no program outputs. A value's memory goes when the last
+ * operator that reads it has run and no handle is left that could: as in an eager call, whose tensors die with their scopes.
  */
 #include "tracer/record.h"
 #include "tracer/tr.h"
@@ -26,8 +26,8 @@ char *tr_keep_text(const char *text)
     return own ? own : tr_no_memory;
 }
 
-/* The op failed, or an operand of it had: its results carry the sentence. A write has no result of its own to carry it, and the forward may have gone on
- * with its target: the whole call fails then. */
+/* The op failed, or an operand of it had: its results carry the sentence. A write has no result of its own to carry it, and the forward
+ * may have gone on with its target: the whole call fails then. */
 static void fail_event(tr_frame *f, const tr_event *e, const char *handed_on)
 {
     char text[KB_ERROR_TEXT];
@@ -120,8 +120,8 @@ static void run_event(tr_frame *f, const tr_event *e)
 }
 
 /* ---- op by op ------------------------------------------------------------------------------------------------------------------------------ */
-/* Events strictly after `begin` up to and including `last`, in order. Without memory for the list (path NULL) each is found by walking: slow, but what has
- * matched must run. */
+/* Events strictly after `begin` up to and including `last`, in order. Without memory for the list (path NULL) each is found by walking:
+ * slow, but what has matched must run. */
 typedef struct event_list { tr_event *last, **path; int64_t n; } event_list;
 
 static event_list events_between(tr_event *begin, tr_event *last)
@@ -165,7 +165,8 @@ typedef struct lives { uint32_t first, n; int64_t *last; } lives;      /* of eac
 static int64_t *life_of(const lives *v, const tr_frame *f, tr_code c)
 {
     tr_code root = tr_kind(c) == TR_SLOT ? tr_out_of(f, tr_index(c))->root : TR_NONE;
-    return tr_kind(root) == TR_SLOT && tr_index(root) >= v->first && tr_index(root) < v->first + v->n ? &v->last[tr_index(root) - v->first] : NULL;
+    return tr_kind(root) == TR_SLOT && tr_index(root) >= v->first && tr_index(root) < v->first + v->n ? &v->last[tr_index(root) - v->first]
+                                                                                                      : NULL;
 }
 
 static lives lives_of(const tr_frame *f, const event_list *l)

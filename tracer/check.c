@@ -1,7 +1,8 @@
 /* check.c: KN_CHECK: the first runs of each program are compared with the op interpreter's, bit for bit.
  *
- * A graph that doesn't write may run a second time as it is. One that writes is run twice on the same contents: what it writes is kept before the program runs, put back
- * after it, and the operators run. A difference is told on stderr, counted, and the interpreter's values stand.
+ * A graph that doesn't write may run a second time as it is. One that writes is run twice on the same contents: what it writes is kept
+ * before the program runs, put back after it, and the operators run. A difference is told on stderr, counted, and the interpreter's
+ * values stand.
  *
  * Of the CPU only: a device's values are on the device, and its reductions may differ with what they are fused with.
  */
@@ -17,15 +18,16 @@ static bool same_values(const void *a, const void *b, kn_dtype d, int64_t n)
     if (d != KN_F32 && d != KN_F64)
         return memcmp(a, b, (size_t)n * kb_dtype_bytes(d)) == 0;
     for (int64_t i = 0; i < n; i++)
-        if (d == KN_F32 ? memcmp(&x[i], &y[i], 4) && (x[i] == x[i] || y[i] == y[i]) : memcmp(&p[i], &q[i], 8) && (p[i] == p[i] || q[i] == q[i]))
+        if (d == KN_F32 ? memcmp(&x[i], &y[i], 4) && (x[i] == x[i] || y[i] == y[i])
+                        : memcmp(&p[i], &q[i], 8) && (p[i] == p[i] || q[i] == q[i]))
             return false;
     return true;
 }
 
 static void tell(tr_frame *f, const tr_graph *g, const char *op, const char *site)
 {
-    fprintf(stderr, "kiln: KN_CHECK: graph %d of %s gives other bits than its operators for '%s' at %s\n", g->number, kn_class_name(f->module->target), op,
-            site ? site : "?");
+    fprintf(stderr, "kiln: KN_CHECK: graph %d of %s gives other bits than its operators for '%s' at %s\n", g->number,
+            kn_class_name(f->module->target), op, site ? site : "?");
     atomic_fetch_add_explicit(&f->module->fallbacks, 1, memory_order_relaxed);
 }
 

@@ -1,7 +1,7 @@
 /* compile.c: the compiled module that a user holds: made by kn_compile, called like any module, freed like any.
  *
- * It borrows its target. A call finds the entry for its inputs' layouts, runs the target's forward under a frame, and hands out real tensors. Within another
- * call's trace, inside kn_disable, or with KN_JIT=0 it is the target, called plainly.
+ * It borrows its target. A call finds the entry for its inputs' layouts, runs the target's forward under a frame, and hands out real
+ * tensors. Within another call's trace, inside kn_disable, or with KN_JIT=0 it is the target, called plainly.
  */
 #include "base/env.h"
 #include "base/profile.h"
@@ -44,7 +44,8 @@ static bool list_add(tensor_list *l, kn_tensor *t)
     return true;
 }
 
-/* plain: something in the arguments that a trace can't start from: an error, a dead or foreign placeholder; or memory for the list is short. */
+/* plain: something in the arguments that a trace can't start from: an error, a dead or foreign placeholder; or memory for the list is
+ * short. */
 static void collect(tensor_list *l, kn_value v, bool results)
 {
     if (v.kind == KN_KIND_TUPLE || v.kind == KN_KIND_DICT) {
@@ -93,7 +94,8 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
     bool strict = atomic_load_explicit(&stance, memory_order_relaxed) == KN_STANCE_FAIL_ON_RECOMPILE;
     if (!e && strict && atomic_load(&m->entries)) {
         list_fini(args);
-        return kn_value_tensor(rt_error_tensorf(KN_E_STATE, "compile", site, "a recompilation is needed (the inputs' layouts are new), and the stance is to fail then"));
+        return kn_value_tensor(rt_error_tensorf(KN_E_STATE, "compile", site,
+                                                "a recompilation is needed (the inputs' layouts are new), and the stance is to fail then"));
     }
     if (!e)
         e = tr_entry_add(m, args->n, args->t, site);
@@ -128,7 +130,8 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
     if (__builtin_expect(f->lost_write != NULL, 0))
         v = kn_value_tensor(rt_error_tensorf(f->lost_status, NULL, NULL, "%s", f->lost_write));
     if (strict && f->recorded && f->diverged)
-        v = kn_value_tensor(rt_error_tensorf(KN_E_STATE, "compile", f->diverged, "forward took a way not seen before, and the stance is to fail then"));
+        v = kn_value_tensor(
+            rt_error_tensorf(KN_E_STATE, "compile", f->diverged, "forward took a way not seen before, and the stance is to fail then"));
     if (pure)
         tr_pure_observe(f, epoch);
     rt_enter(ctx);
@@ -145,7 +148,8 @@ static kn_value compiled_call(kn_module *base, size_t n, const kn_value *values,
     atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
     if (ctx && __builtin_expect(ctx->trace || ctx->parked, 0))
         rt_end_left_calls(ctx, __builtin_frame_address(0));
-    if (!ctx || ctx->trace || ctx->disabled || !kb_env_flag(KB_ENV_KN_JIT) || atomic_load_explicit(&stance, memory_order_relaxed) == KN_STANCE_EAGER)
+    if (!ctx || ctx->trace || ctx->disabled || !kb_env_flag(KB_ENV_KN_JIT)
+        || atomic_load_explicit(&stance, memory_order_relaxed) == KN_STANCE_EAGER)
         return rt_call(m->target, n, values, site);
     list_init(&args);
     for (size_t i = 0; i < n; i++)
@@ -165,7 +169,10 @@ static kn_value compiled_call(kn_module *base, size_t n, const kn_value *values,
     return v;
 }
 
-static bool compiled_busy(const kn_module *base) { return atomic_load_explicit(&((const tr_module *)base)->active, memory_order_acquire) != 0; }
+static bool compiled_busy(const kn_module *base)
+{
+    return atomic_load_explicit(&((const tr_module *)base)->active, memory_order_acquire) != 0;
+}
 
 static const rt_module_ops compiled_ops = {.call = compiled_call, .busy = compiled_busy};
 

@@ -1,5 +1,5 @@
-/* differs.c: why a call leaves the known paths: another size, a number that is part of the code, a loop of another length. Looked at once the call has left; replay
- * itself only knows that nothing fits.
+/* differs.c: why a call leaves the known paths: another size, a number that is part of the code, a loop of another length. Looked at
+ * once the call has left; replay itself only knows that nothing fits.
  */
 #include "tracer/tr.h"
 #include <stdio.h>
@@ -23,7 +23,8 @@ static bool differs_by_sizes(const tr_frame *f, const tr_event *e, const rt_op *
         const kn_value *v = &c->in[k];
         int64_t bits;
         tr_code code = e->in[k];
-        if (tr_kind(code) == TR_SCALAR ? rt_scalar_bits(v, &bits) != tr_scalar_dtype(code) : tr_kind(code) == TR_NOTHING && v->kind != KN_KIND_NONE)
+        if (tr_kind(code) == TR_SCALAR ? rt_scalar_bits(v, &bits) != tr_scalar_dtype(code)
+                                       : tr_kind(code) == TR_NOTHING && v->kind != KN_KIND_NONE)
             return false;
         if (tr_kind(code) != TR_SLOT && tr_kind(code) != TR_EXTERN)
             continue;
@@ -84,7 +85,8 @@ static bool say_what_is_fixed(tr_frame *f, const tr_event *e, const rt_op *c)
 void tr_left_at(tr_frame *f, const rt_op *c)
 {
     bool sizes = false, fixed = false;
-    for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); c && e; e = atomic_load_explicit(&e->sibling, memory_order_acquire))
+    for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); c && e;
+         e = atomic_load_explicit(&e->sibling, memory_order_acquire))
         sizes |= !f->generic && differs_by_sizes(f, e, c);
     pthread_mutex_lock(&f->module->lock);
     if (sizes && !atomic_exchange(&f->entry->superseded, true))

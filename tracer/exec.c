@@ -133,7 +133,8 @@ static bool aliases_fit(const tr_variant *v, char *const *data, rt_storage *cons
             if (!v->input_written[i] && !v->input_written[j])
                 continue;
             bool same = storage[i] == storage[j], was = v->input_alias[i] && v->input_alias[i] == v->input_alias[j];
-            if (same != was || (same && data[i] - data[j] != v->input_offset[i] - v->input_offset[j]) || (!same && overlap(storage[i], storage[j])))
+            if (same != was || (same && data[i] - data[j] != v->input_offset[i] - v->input_offset[j])
+                || (!same && overlap(storage[i], storage[j])))
                 return false;
         }
     return true;
@@ -221,7 +222,8 @@ static bool make_storages(const tr_variant *v, run_room *r)
     return true;
 }
 
-/* The program failed after it had written to storage older than the call. Its ops must not run again: what they would make is lost, and so is the call. */
+/* The program failed after it had written to storage older than the call. Its ops must not run again: what they would make is lost, and
+ * so is the call. */
 static void lose_graph(tr_frame *f, const tr_graph *g, kn_status s)
 {
     for (uint32_t k = g->first_slot; k < g->end_slot; k++)

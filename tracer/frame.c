@@ -1,4 +1,5 @@
-/* frame.c: a call of a compiled module: ops that aren't replayed, side exits, the ends of graphs, frames. Replay is in replay.c, recording in record.c. */
+/* frame.c: a call of a compiled module: ops that aren't replayed, side exits, the ends of graphs, frames. Replay is in replay.c,
+ * recording in record.c. */
 #include "tracer/tr.h"
 #include "base/profile.h"
 #include "base/userop.h"
@@ -41,7 +42,8 @@ bool tr_is_written(const tr_frame *f, const rt_storage *s)
         return true;
     for (uint32_t i = 0; i < f->n_written; i++) {   /* by place: the host may have lent one memory twice */
         const rt_storage *w = f->written[i];
-        if (w == s || ((const char *)w->data < (const char *)s->data + s->bytes && (const char *)s->data < (const char *)w->data + w->bytes))
+        if (w == s
+            || ((const char *)w->data < (const char *)s->data + s->bytes && (const char *)s->data < (const char *)w->data + w->bytes))
             return true;
     }
     return false;
@@ -51,8 +53,9 @@ static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_c
 static tr_event *find_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n);
 static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
 
-/* An op whose size depends on values, or one that moves a tensor between devices: its operands are read as the host reads them, which ends the graph; the op runs
- * eagerly, and its result is a tensor that no event made: an extern where it is used, of this call's size. Another size on another call is another path. */
+/* An op whose size depends on values, or one that moves a tensor between devices: its operands are read as the host reads them, which
+ * ends the graph; the op runs eagerly, and its result is a tensor that no event made: an extern where it is used, of this call's size.
+ * Another size on another call is another path. */
 static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     bool moves = kb_op_info(c->op)->flags & KB_F_MOVES;
@@ -63,14 +66,16 @@ static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor *
     rt_eager(ctx, c, out);
 }
 
-/* A turn of a loop ends here on a known path: its graph runs. False when there is no such end, or the graph failed and the call goes on eagerly. */
+/* A turn of a loop ends here on a known path: its graph runs. False when there is no such end, or the graph failed and the call goes on
+ * eagerly. */
 static bool pass_cut(tr_frame *f)
 {
     tr_event *e = find_end(f, EV_CUT, 0, NULL, 0);
     return e && end_graph(f, EV_CUT, 0, NULL, 0, e->site, 0) == KN_OK && f->mode == TR_REPLAY;
 }
 
-/* An op that may fail on values, after a write in the same graph: a program couldn't check first. The graph ends before it, so that its writes have landed as in eager. */
+/* An op that may fail on values, after a write in the same graph: a program couldn't check first. The graph ends before it, so that its
+ * writes have landed as in eager. */
 static bool checks_after_write(const tr_frame *f, const rt_op *c)
 {
     if (!kb_op_checks(c->op, c->words))
@@ -150,7 +155,8 @@ static void unpark(tr_frame *f)
 
 void tr_diverge(tr_frame *f)
 {
-    tr_trace("side exit after event '%s' at %s", f->at->kind == EV_OP ? kb_op_info((kb_opcode)f->at->op)->name : "start", f->at->site ? f->at->site : "?");
+    tr_trace("side exit after event '%s' at %s", f->at->kind == EV_OP ? kb_op_info((kb_opcode)f->at->op)->name : "start",
+             f->at->site ? f->at->site : "?");
     kn_status s = tr_run_ops(f);
     tr_fill_leftovers(f);
     bool superseded = atomic_load_explicit(&f->entry->superseded, memory_order_relaxed);    /* the next call records another entry */
@@ -181,7 +187,8 @@ void tr_graph_ended(tr_frame *f, tr_event *e)
 
 static tr_event *find_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n)
 {
-    for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire))
+    for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e;
+         e = atomic_load_explicit(&e->sibling, memory_order_acquire))
         if (e->kind == kind && e->op == code && e->n_in == n && (n == 0 || memcmp(e->in, in, (size_t)n * sizeof *in) == 0))
             return e;
     return NULL;
@@ -215,7 +222,9 @@ static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_c
 
 static kn_status error_of(const kn_tensor *t)
 {
-    return t->state == RT_ERROR ? kb_fail((kn_status)t->slot, "%s", kn_tensor_error(t)) : t->state == RT_REAL ? KN_OK : kb_fail(KN_E_STATE, "%s", kn_tensor_error(t));
+    return t->state == RT_ERROR  ? kb_fail((kn_status)t->slot, "%s", kn_tensor_error(t))
+           : t->state == RT_REAL ? KN_OK
+                                 : kb_fail(KN_E_STATE, "%s", kn_tensor_error(t));
 }
 
 static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site)
@@ -286,7 +295,8 @@ static void module_moved(rt_trace *trace, kn_module *m)
     frame_of(trace)->path_cache = NULL;
 }
 
-/* Another thread needs t, and this frame's thread waits. All that was called has run after it, as in eager: the other thread may write what it gets. */
+/* Another thread needs t, and this frame's thread waits. All that was called has run after it, as in eager: the other thread may write
+ * what it gets. */
 static kn_status run_for_another(tr_frame *f, kn_tensor *t)
 {
     tr_run_ahead(f);
@@ -382,8 +392,9 @@ void tr_frame_reach(tr_frame *f) { f->reach = f->mode == TR_REPLAY && !f->mapped
 
 bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars)
 {
-    bool good = grow((void **)&f->slots, &f->cap_slots, slots, sizeof *f->slots) && grow((void **)&f->externs, &f->cap_externs, externs, sizeof *f->externs) &&
-                grow((void **)&f->scalars, &f->cap_scalars, scalars, sizeof *f->scalars);
+    bool good = grow((void **)&f->slots, &f->cap_slots, slots, sizeof *f->slots)
+                && grow((void **)&f->externs, &f->cap_externs, externs, sizeof *f->externs)
+                && grow((void **)&f->scalars, &f->cap_scalars, scalars, sizeof *f->scalars);
     f->room = f->cap_slots < f->cap_externs ? f->cap_slots : f->cap_externs;
     f->room = f->cap_scalars < f->room ? f->cap_scalars : f->room;
     tr_frame_reach(f);

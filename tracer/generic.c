@@ -1,10 +1,11 @@
 /* generic.c: entries whose sizes are free.
  *
- * After a miss by sizes alone, one more recording is made in which sizes, strides and the size words of operators (a reshape's shape, a narrow's start) are not part
- * of the tree. A replay infers the results' shapes from this call's own (the same inference as eager's, so that a broadcast decided otherwise or an error
- * comes out as eager's), remembering them from the call before: equal sizes cost two comparisons. What the sizes depend on is gathered in the frame's key; a
- * graph keeps a PLAN for each key it met. A plan is made without code generation: the machine code doesn't depend on sizes (codegen's kernel
- * cache), so that a new size costs about a microsecond an op, once.
+ * After a miss by sizes alone, one more recording is made in which sizes, strides and the size words of operators (a reshape's shape, a
+ * narrow's start) are not part of the tree. A replay infers the results' shapes from this call's own (the same inference as eager's, so
+ * that a broadcast decided otherwise or an error comes out as eager's), remembering them from the call before: equal sizes cost two
+ * comparisons. What the sizes depend on is gathered in the frame's key; a graph keeps a PLAN for each key it met. A plan is made without
+ * code generation: the machine code doesn't depend on sizes (codegen's kernel cache), so that a new size costs about a microsecond an
+ * op, once.
  */
 #include "tracer/record.h"
 #include "tracer/tr.h"
@@ -393,7 +394,8 @@ tr_variant *tr_plan_take(tr_frame *f, tr_graph *g)
     return v ? tr_plan_insert(g, v) : NULL;
 }
 
-/* What input i shares with those before it, as far as something is written there: the first one in the same storage, and how far apart they begin. */
+/* What input i shares with those before it, as far as something is written there: the first one in the same storage, and how far apart
+ * they begin. */
 static bool put_alias(tr_frame *f, const tr_variant *v, int i, char *const *data, rt_storage *const *storage)
 {
     int first = i;

@@ -1,13 +1,16 @@
-/* pure.c: `.pure = true`: the user promises that forward depends on its arguments and on what the field tables list, and on nothing else.
+/* pure.c: `.pure = true`: the user promises that forward depends on its arguments and on what the field tables list, and on nothing
+ * else.
  *
- * Then a path without graph breaks may run straight from the entry's guard, without calling forward. What is guarded at each call: the inputs' layouts (the entry), one
- * epoch (hooks, modes, parameters and children set through the library, anywhere) and every declared field of every module, compared with a SNAPSHOT: attribute
- * bytes, child and tensor identity. A difference means a replay and a new snapshot, not a recompilation.
+ * Then a path without graph breaks may run straight from the entry's guard, without calling forward. What is guarded at each call: the
+ * inputs' layouts (the entry), one epoch (hooks, modes, parameters and children set through the library, anywhere) and every declared
+ * field of every module, compared with a SNAPSHOT: attribute bytes, child and tensor identity. A difference means a replay and a new
+ * snapshot, not a recompilation.
  *
- * The promise is audited: the first calls and one in 1,024 are replayed; when forward then does something else although nothing guarded changed, the promise is
- * revoked for this module, and told in the report.
+ * The promise is audited: the first calls and one in 1,024 are replayed; when forward then does something else although nothing guarded
+ * changed, the promise is revoked for this module, and told in the report.
  *
- * Refused, and replayed as ever: paths that write, draw random numbers, break, return anything but one fresh tensor, or read tensors that no field lists; modules with hooks.
+ * Refused, and replayed as ever: paths that write, draw random numbers, break, return anything but one fresh tensor, or read tensors
+ * that no field lists; modules with hooks.
  */
 #include "tracer/record.h"
 #include "tracer/tr.h"
@@ -95,7 +98,10 @@ static uint32_t attribute_size(uint32_t kind)
     return 0;
 }
 
-static bool has_hooks(const rt_hooks *h) { return atomic_load(&((rt_hooks *)(uintptr_t)h)->pre) || atomic_load(&((rt_hooks *)(uintptr_t)h)->post); }
+static bool has_hooks(const rt_hooks *h)
+{
+    return atomic_load(&((rt_hooks *)(uintptr_t)h)->pre) || atomic_load(&((rt_hooks *)(uintptr_t)h)->post);
+}
 
 /* Every declared field of m and of what is below it. False when memory is short or a hook stands in the way. */
 static bool snapshot(tr_pure *p, kn_module *m)
@@ -153,7 +159,8 @@ static bool eligible_path(const tr_frame *f)
             return false;
     const tr_variant *v = atomic_load(&end->graph->variant);
     const tr_out *o = tr_out_of(f, tr_index(end->in[0]));
-    return v && v->program && v->n_outputs == 1 && v->n_inputs <= MAX_PURE_INPUTS && o->root == end->in[0] && v->outputs[0] == tr_index(o->root);
+    return v && v->program && v->n_outputs == 1 && v->n_inputs <= MAX_PURE_INPUTS && o->root == end->in[0]
+           && v->outputs[0] == tr_index(o->root);
 }
 
 static bool fill(tr_pure *p, const tr_frame *f)
@@ -190,7 +197,8 @@ void tr_pure_observe(tr_frame *f, uint64_t epoch)
         if (!same && p->variant == atomic_load(&p->end->graph->variant)) {
             atomic_store(&m->pure_revoked, true);
             pthread_mutex_lock(&m->lock);
-            tr_module_note(m, BREAK_NOT_PURE, f->at->site, "forward did something else although no declared field, mode or hook had changed");
+            tr_module_note(m, BREAK_NOT_PURE, f->at->site,
+                           "forward did something else although no declared field, mode or hook had changed");
             pthread_mutex_unlock(&m->lock);
             pure_set(f->entry, NULL);
         }
@@ -236,7 +244,8 @@ kn_tensor *tr_pure_call(tr_module *m, tr_entry *e, rt_ctx *ctx, kn_tensor *const
         return NULL;
     uint64_t n = atomic_fetch_add_explicit(&p->calls, 1, memory_order_relaxed);
     kn_tensor *t = NULL;
-    if (n >= FIRST_AUDITS && n % AUDIT_EVERY && p->variant == atomic_load_explicit(&p->end->graph->variant, memory_order_acquire) && unchanged(p))
+    if (n >= FIRST_AUDITS && n % AUDIT_EVERY && p->variant == atomic_load_explicit(&p->end->graph->variant, memory_order_acquire)
+        && unchanged(p))
         t = run(ctx, p, e, args);
     pure_give(p);
     if (t)

@@ -1,8 +1,9 @@
 /* replay.c: an operator's call held against the recorded ones.
  *
- * tr_frame_op is the hot path: the first child, an operator of one result in a frame of fixed sizes. It allocates nothing (the frame's arrays were made for
- * the entry's longest path) and looks at one cache line of the event, two where something is bound. tr_replay_op is every other case: siblings, writes,
- * several results, free sizes. Both ask the same of operands. What matches neither is no replay: tr_unusual_op.
+ * tr_frame_op is the hot path: the first child, an operator of one result in a frame of fixed sizes. It allocates nothing (the frame's
+ * arrays were made for the entry's longest path) and looks at one cache line of the event, two where something is bound. tr_replay_op is
+ * every other case: siblings, writes, several results, free sizes. Both ask the same of operands. What matches neither is no replay:
+ * tr_unusual_op.
  *
  * A call that doesn't fit leaves everything as it was: numbers past n_scalars and externs past n_externs are nobody's.
  */
@@ -41,7 +42,8 @@ static inline bool binds(const tr_frame *f, const tr_event *e, uint32_t index, c
            !atomic_load_explicit(&t->storage->mapped_write, memory_order_relaxed);
 }
 
-/* Operands of any event. New externs go to f->externs past n_externs, not yet counted: the number of externs with them. NO_FIT: something differs. */
+/* Operands of any event. New externs go to f->externs past n_externs, not yet counted: the number of externs with them. NO_FIT:
+ * something differs. */
 enum { NO_FIT = UINT32_MAX };
 static inline __attribute__((always_inline)) uint32_t operands_fit(tr_frame *f, const tr_event *e, const rt_op *c)
 {
@@ -193,7 +195,8 @@ static inline kn_tensor *pass(tr_frame *f, rt_ctx *ctx, tr_event *e)
 
 bool tr_replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
-    for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e; e = atomic_load_explicit(&e->sibling, memory_order_acquire)) {
+    for (tr_event *e = atomic_load_explicit(&f->at->child, memory_order_acquire); e;
+         e = atomic_load_explicit(&e->sibling, memory_order_acquire)) {
         if (__builtin_expect(e->room > f->room, 0) && !tr_room(f, e->room, e->room, e->room))
             return false;
         if (!event_fits(f, e, c))

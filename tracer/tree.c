@@ -1,7 +1,7 @@
 /* tree.c: entries, events and graphs: what is written down of the calls of a compiled module.
  *
- * Appending happens under the module's mutex; readers walk child and sibling pointers without it, so a new event is complete before it is linked. Events
- * live in the module's arena until the module is freed.
+ * Appending happens under the module's mutex; readers walk child and sibling pointers without it, so a new event is complete before it
+ * is linked. Events live in the module's arena until the module is freed.
  */
 #include "tracer/tr.h"
 #include <stdio.h>
@@ -48,7 +48,8 @@ tr_entry *tr_entry_find(tr_module *m, int n, kn_tensor *const *args)
 static tr_miss *note_miss(tr_module *m, const tr_entry *e, int n, kn_tensor *const *args, const char *site)
 {
     if (e->looped)
-        return tr_module_note(m, BREAK_LOOP_TURNS, m->heads[m->n_heads - 1].site, "each turn of the loop that begins with '%s' is a graph of its own from here on",
+        return tr_module_note(m, BREAK_LOOP_TURNS, m->heads[m->n_heads - 1].site,
+                              "each turn of the loop that begins with '%s' is a graph of its own from here on",
                               kb_op_info((kb_opcode)m->heads[m->n_heads - 1].op)->name);
     if (e->n_args != n)
         return tr_module_note(m, BREAK_GUARD_COUNT, site, "%d tensors are given, %d were", n, e->n_args);
@@ -58,13 +59,15 @@ static tr_miss *note_miss(tr_module *m, const tr_entry *e, int n, kn_tensor *con
         if (kb_layout_equal(was, is))
             continue;
         if (was->device != is->device)
-            return tr_module_note(m, BREAK_GUARD_DEVICE, site, "argument tensor %d was on %s and is on %s", i, kb_device_text(a, sizeof a, was->device),
-                                  kb_device_text(b, sizeof b, is->device));
+            return tr_module_note(m, BREAK_GUARD_DEVICE, site, "argument tensor %d was on %s and is on %s", i,
+                                  kb_device_text(a, sizeof a, was->device), kb_device_text(b, sizeof b, is->device));
         int code = was->dtype != is->dtype ? BREAK_GUARD_DTYPE : was->rank != is->rank ? BREAK_GUARD_RANK
                    : memcmp(was->sizes, is->sizes, (size_t)is->rank * sizeof(int64_t)) ? BREAK_GUARD_SIZE : BREAK_GUARD_STRIDES;
-        return tr_module_note(m, code, site, "argument tensor %d was %s and is %s", i, kb_layout_text(a, sizeof a, was), kb_layout_text(b, sizeof b, is));
+        return tr_module_note(m, code, site, "argument tensor %d was %s and is %s", i, kb_layout_text(a, sizeof a, was),
+                              kb_layout_text(b, sizeof b, is));
     }
-    return tr_module_note(m, BREAK_GUARD_INSIDE, site, "sizes that forward computed, or tensors it took from elsewhere, differed from call to call");
+    return tr_module_note(m, BREAK_GUARD_INSIDE, site,
+                          "sizes that forward computed, or tensors it took from elsewhere, differed from call to call");
 }
 
 static tr_entry *entry_add(tr_module *m, int n, kn_tensor *const *args, const char *site)
@@ -151,7 +154,8 @@ static uint64_t mix(uint64_t h, uint64_t v)
     return h ^ h >> 32;
 }
 
-/* What stands between begin and end, values of the graph by their distance: alike for the turns of a loop. Nothing depends on it but budgets. */
+/* What stands between begin and end, values of the graph by their distance: alike for the turns of a loop. Nothing depends on it but
+ * budgets. */
 static uint64_t signature_of(const tr_event *begin, const tr_event *end)
 {
     uint64_t h = end->kind;

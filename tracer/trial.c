@@ -1,7 +1,8 @@
 /* trial.c: never slower than eager: real calls alternate between a program and its operators until one has won.
  *
- * Both give the same bits, so that the choice is free, and nothing runs twice; programs of KN_FAST have no trial, for their values would come and go. A loser
- * rests, told in the report, and is tried again after some thousand runs; other sizes are other programs, with trials of their own. Equal graphs share their program and its trial.
+ * Both give the same bits, so that the choice is free, and nothing runs twice; programs of KN_FAST have no trial, for their values would
+ * come and go. A loser rests, told in the report, and is tried again after some thousand runs; other sizes are other programs, with
+ * trials of their own. Equal graphs share their program and its trial.
  */
 #include "tracer/tr.h"
 
@@ -46,6 +47,7 @@ void tr_trial_note(tr_frame *f, const tr_graph *g, const tr_variant *v, uint32_t
     if (!slower)
         return;
     pthread_mutex_lock(&f->module->lock);
-    tr_module_note(f->module, BREAK_SLOWER, g->end->site, "graph %d took %.1f us, its operators %.1f us", g->number, (double)program / 1000, (double)ops / 1000);
+    tr_module_note(f->module, BREAK_SLOWER, g->end->site, "graph %d took %.1f us, its operators %.1f us", g->number, (double)program / 1000,
+                   (double)ops / 1000);
     pthread_mutex_unlock(&f->module->lock);
 }

@@ -11,7 +11,8 @@ typedef struct bench_case bench_case;
 struct bench_case {
     const char *name, *what;
     kn_module *(*make)(const bench_case *c);
-    /* Retains the inputs, one a call, in `in`; their number, or 0 after a failure. NULL: one of the shape below, drawn from a normal distribution. */
+    /* Retains the inputs, one a call, in `in`; their number, or 0 after a failure. NULL: one of the shape below, drawn from a normal
+     * distribution. */
     int (*inputs)(const bench_case *c, kn_tensor **in);
     int64_t rank, sizes[4];
     int64_t width;                              /* of a layer, where the module needs it */
@@ -27,8 +28,8 @@ struct bench_case {
 extern const bench_case bench_cases[];          /* name NULL ends them */
 extern const char *bench_data;                  /* the folder of the digits */
 
-/* For what a replay costs: chains of `n` additions of two one-element tensors, of n calls of an identity module, of n additions of n parameters; or
- * n additions spread over 2 n / 5 modules, as a model has them. */
+/* For what a replay costs: chains of `n` additions of two one-element tensors, of n calls of an identity module, of n additions of n
+ * parameters; or n additions spread over 2 n / 5 modules, as a model has them. */
 typedef enum bc_chain { BC_OPS, BC_CALLS, BC_EXTERNS, BC_MODEL } bc_chain;
 kn_module *bench_chain(bc_chain kind, int n);
 /* A module with one pointwise kernel that no other case has: what a cold compilation costs. */

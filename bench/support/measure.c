@@ -1,4 +1,5 @@
-/* measure.c: see measure.h. The yardsticks are the library's own (base/machine.h), on its pool and memory, so that they meet the same threads and pages. */
+/* measure.c: see measure.h. The yardsticks are the library's own (base/machine.h), on its pool and memory, so that they meet the same
+ * threads and pages. */
 #include "bench/support/measure.h"
 #include "base/machine.h"
 #include <stdlib.h>

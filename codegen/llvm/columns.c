@@ -1,11 +1,13 @@
-/* columns.c: kernels that reduce over axes before the last (lp_kernel.columns): the columns lie side by side in memory, the elements of one far apart.
+/* columns.c: kernels that reduce over axes before the last (lp_kernel.columns): the columns lie side by side in memory, the elements of
+ * one far apart.
  *
  *   for each piece of PIECE columns: phase after phase
  *       row phase: along the columns, once                 map phase: for each element, along the columns
  *
- * so that memory is read in runs of whole lines, and the accumulators of a piece stay in the first-level cache. What a later phase needs of a column (row values,
- * reductions) waits in a block on the stack, an element a column. Sums and products have two blocks: of the 256 elements being folded, and of the blocks before.
- * Everything here runs in vectors of e->width columns, then of 8, then one by one: no masks. */
+ * so that memory is read in runs of whole lines, and the accumulators of a piece stay in the first-level cache. What a later phase needs
+ * of a column (row values, reductions) waits in a block on the stack, an element a column. Sums and products have two blocks: of the 256
+ * elements being folded, and of the blocks before. Everything here runs in vectors of e->width columns, then of 8, then one by one: no
+ * masks. */
 #include "codegen/llvm/ll.h"
 
 enum { PIECE = 512, BLOCK = 256, NARROW = 8 };
@@ -67,7 +69,10 @@ static void keep(ll_emit *e, LLVMValueRef p, uint32_t i, LLVMValueRef x, int wid
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------------------------------- */
-static LLVMValueRef column_stride(const ll_emit *e, uint32_t buffer) { return e->stride[buffer * (LP_MAX_OUTER + 1) + (uint32_t)e->k->n_outer - 1]; }
+static LLVMValueRef column_stride(const ll_emit *e, uint32_t buffer)
+{
+    return e->stride[buffer * (LP_MAX_OUTER + 1) + (uint32_t)e->k->n_outer - 1];
+}
 
 /* Of column c of the piece, element x->f */
 static LLVMValueRef address(const columns *x, uint32_t buffer, LLVMValueRef c)
@@ -227,7 +232,8 @@ static void join_block(columns *x, int width, LLVMValueRef c)
     for (int i = 0; i < e->n_red; i++) {
         ll_accumulator *r = &e->red[i];
         if (r->total)
-            keep(e, r->total, r->inst, ll_reduce_two(e, r, recall(e, r->total, r->inst, width, c), recall(e, r->acc, r->inst, width, c)), width, c);
+            keep(e, r->total, r->inst, ll_reduce_two(e, r, recall(e, r->total, r->inst, width, c), recall(e, r->acc, r->inst, width, c)),
+                 width, c);
     }
 }
 

@@ -1,12 +1,14 @@
-/* fast.c: faster machine code for what the loop IR says in several instructions, or in one that the machine is slow at; the bits stay. AVX-512 only.
+/* fast.c: faster machine code for what the loop IR says in several instructions, or in one that the machine is slow at; the bits stay.
+ * AVX-512 only.
  *
- * SCALING. (p * 2^(i >> 1)) * 2^(i - (i >> 1)), the powers made from i's bits (base/mathfn.inc, KM_SCALE_STEPS), is 2^i p rounded once, for its first product
- * is exact: VSCALEFPS. i is the low part of t = n + 1.5 * 2^23, whose integer value n the instruction takes. No i is outside [-300, 300] in that text, and where
- * t is no number, neither is p.
+ * SCALING. (p * 2^(i >> 1)) * 2^(i - (i >> 1)), the powers made from i's bits (base/mathfn.inc, KM_SCALE_STEPS), is 2^i p rounded once,
+ * for its first product is exact: VSCALEFPS. i is the low part of t = n + 1.5 * 2^23, whose integer value n the instruction takes. No i
+ * is outside [-300, 300] in that text, and where t is no number, neither is p.
  *
- * DIVISION BY A ROW VALUE, x / d: with y = 1 / d, correctly rounded once a row, q = x y is corrected twice by its exact remainder: q += fma(-q, d, x) y.
- * The second gives the correctly rounded quotient (Markstein 1990) as long as nothing underflows or overflows: |d| within 2^-40 … 2^40 and each |x| within
- * 2^-60 … 2^60 or +0. Where one lane is outside, the vector is divided by the instruction, eleven cycles instead of five. A NaN is outside.
+ * DIVISION BY A ROW VALUE, x / d: with y = 1 / d, correctly rounded once a row, q = x y is corrected twice by its exact remainder: q +=
+ * fma(-q, d, x) y. The second gives the correctly rounded quotient (Markstein 1990) as long as nothing underflows or overflows: |d|
+ * within 2^-40 … 2^40 and each |x| within 2^-60 … 2^60 or +0. Where one lane is outside, the vector is divided by the instruction,
+ * eleven cycles instead of five. A NaN is outside.
  */
 #include "codegen/llvm/ll.h"
 #include <stdio.h>
@@ -14,7 +16,10 @@
 /* ---- scaling ------------------------------------------------------------------------------------------------------------------ */
 static const lp_inst *at(const ll_emit *e, uint32_t i) { return &e->k->insts[i]; }
 static bool is(const ll_emit *e, uint32_t i, lp_op op) { return at(e, i)->op == op; }
-static bool is_int(const ll_emit *e, uint32_t i, uint32_t v) { return is(e, i, LP_CONST) && at(e, i)->type == KN_I32 && (uint32_t)at(e, i)->imm.bits == v; }
+static bool is_int(const ll_emit *e, uint32_t i, uint32_t v)
+{
+    return is(e, i, LP_CONST) && at(e, i)->type == KN_I32 && (uint32_t)at(e, i)->imm.bits == v;
+}
 
 /* The exponent of a power of two that is made from bits, or UINT32_MAX */
 static uint32_t exponent(const ll_emit *e, uint32_t i)
@@ -36,7 +41,8 @@ static bool scales(const ll_emit *e, const lp_inst *in, uint32_t *p, uint32_t *t
     if (rest == UINT32_MAX || half == UINT32_MAX || !is(e, rest, LP_SUB) || at(e, rest)->b != half || !is(e, half, LP_SHR))
         return false;
     uint32_t i = at(e, rest)->a;
-    if (at(e, half)->a != i || !is_int(e, at(e, half)->b, 1) || !is(e, i, LP_SUB) || !is_int(e, at(e, i)->b, 0x4B400000) || !is(e, at(e, i)->a, LP_BITS))
+    if (at(e, half)->a != i || !is_int(e, at(e, half)->b, 1) || !is(e, i, LP_SUB) || !is_int(e, at(e, i)->b, 0x4B400000)
+        || !is(e, at(e, i)->a, LP_BITS))
         return false;
     *p = at(e, in->a)->a;
     *t = at(e, at(e, i)->a)->a;
@@ -77,7 +83,8 @@ static LLVMValueRef scale(ll_emit *e, LLVMValueRef p, LLVMValueRef n, int width)
     }
     LLVMTypeRef mask = width == 16 ? e->i16 : e->i8;
     LLVMValueRef args[5] = {p, n, p, LLVMConstAllOnes(mask), LLVMConstInt(e->i32, 4, false)};  /* 4: the current rounding */
-    return width == 16 ? ll_call(e, "llvm.x86.avx512.mask.scalef.ps.512", NULL, 0, args, 5) : ll_call(e, "llvm.x86.avx512.mask.scalef.ps.256", NULL, 0, args, 4);
+    return width == 16 ? ll_call(e, "llvm.x86.avx512.mask.scalef.ps.512", NULL, 0, args, 5)
+                       : ll_call(e, "llvm.x86.avx512.mask.scalef.ps.256", NULL, 0, args, 4);
 }
 
 /* ---- division ------------------------------------------------------------------------------------------------------------------ */
@@ -91,7 +98,8 @@ static LLVMValueRef fma_of(ll_emit *e, LLVMValueRef a, LLVMValueRef b, LLVMValue
 /* Of x: is |x| within 2^-range … 2^range? */
 static LLVMValueRef within(ll_emit *e, LLVMValueRef bits, int range, int width)
 {
-    LLVMValueRef most = ll_splat(e, LLVMConstInt(e->i32, 0x7fffffff, false), width), lo = ll_splat(e, LLVMConstInt(e->i32, (uint64_t)(127 - range) << 23, false), width);
+    LLVMValueRef most = ll_splat(e, LLVMConstInt(e->i32, 0x7fffffff, false), width),
+                 lo = ll_splat(e, LLVMConstInt(e->i32, (uint64_t)(127 - range) << 23, false), width);
     LLVMValueRef span = ll_splat(e, LLVMConstInt(e->i32, (uint64_t)(2 * range) << 23, false), width);
     return LLVMBuildICmp(e->b, LLVMIntULE, LLVMBuildSub(e->b, LLVMBuildAnd(e->b, bits, most, ""), lo, ""), span, "");
 }
@@ -100,13 +108,16 @@ static LLVMValueRef within(ll_emit *e, LLVMValueRef bits, int range, int width)
 static LLVMValueRef divide(ll_emit *e, LLVMValueRef x, LLVMValueRef d, int width)
 {
     LLVMTypeRef it = LLVMVectorType(e->i32, (unsigned)width);
-    LLVMValueRef y = ll_splat(e, LLVMBuildFDiv(e->b, LLVMConstReal(e->f32, 1), d, ""), width), all = ll_splat(e, d, width), neg = ll_splat(e, LLVMBuildFNeg(e->b, d, ""), width);
+    LLVMValueRef y = ll_splat(e, LLVMBuildFDiv(e->b, LLVMConstReal(e->f32, 1), d, ""), width), all = ll_splat(e, d, width),
+                 neg = ll_splat(e, LLVMBuildFNeg(e->b, d, ""), width);
     LLVMValueRef bits = LLVMBuildBitCast(e->b, x, it, "");
-    LLVMValueRef zero = LLVMBuildICmp(e->b, LLVMIntEQ, bits, LLVMConstNull(it), ""), good = LLVMBuildOr(e->b, within(e, bits, 60, width), zero, "");
+    LLVMValueRef zero = LLVMBuildICmp(e->b, LLVMIntEQ, bits, LLVMConstNull(it), ""),
+                 good = LLVMBuildOr(e->b, within(e, bits, 60, width), zero, "");
     LLVMTypeRef mask = LLVMIntTypeInContext(e->cx, (unsigned)width);
     LLVMValueRef every = LLVMBuildICmp(e->b, LLVMIntEQ, LLVMBuildBitCast(e->b, good, mask, ""), LLVMConstAllOnes(mask), "");
     LLVMValueRef d_good = within(e, LLVMBuildBitCast(e->b, d, e->i32, ""), 40, 1);
-    LLVMValueRef q0 = LLVMBuildFMul(e->b, x, y, ""), q1 = fma_of(e, fma_of(e, q0, neg, x), y, q0), q2 = fma_of(e, fma_of(e, q1, neg, x), y, q1);
+    LLVMValueRef q0 = LLVMBuildFMul(e->b, x, y, ""), q1 = fma_of(e, fma_of(e, q0, neg, x), y, q0),
+                 q2 = fma_of(e, fma_of(e, q1, neg, x), y, q1);
     LLVMBasicBlockRef slow = ll_block(e, "divide"), on = ll_block(e, "quotient"), here = LLVMGetInsertBlock(e->b);
     LLVMBuildCondBr(e->b, LLVMBuildAnd(e->b, every, d_good, ""), on, slow);
     ll_at(e, slow);
@@ -121,8 +132,9 @@ static LLVMValueRef divide(ll_emit *e, LLVMValueRef x, LLVMValueRef d, int width
 
 static bool has_checked_division(const ll_emit *e, int width) { return e->isa == LL_AVX512 && width >= 16; }
 
-/* x / d where the kernel promises their ranges. q = x y + x y', y + y' the reciprocal to twice its digits, is one of the quotient's two neighbours, and one correction by
- * its exact remainder rounds it correctly (Markstein's theorem wants just that of q, and y correctly rounded): four operations. y' = (1 - d y) y. */
+/* x / d where the kernel promises their ranges. q = x y + x y', y + y' the reciprocal to twice its digits, is one of the quotient's two
+ * neighbours, and one correction by its exact remainder rounds it correctly (Markstein's theorem wants just that of q, and y correctly
+ * rounded): four operations. y' = (1 - d y) y. */
 static LLVMValueRef quotient(ll_emit *e, LLVMValueRef x, LLVMValueRef d, int width)
 {
     LLVMValueRef one = LLVMConstReal(e->f32, 1), minus = LLVMBuildFNeg(e->b, d, ""), y = LLVMBuildFDiv(e->b, one, d, "");
@@ -182,7 +194,8 @@ static LLVMValueRef rcp_step(ll_emit *e, LLVMValueRef x, int width)
 /* Of 0, infinity and what has no root the instruction's answer is right, and the step gives no number. */
 static LLVMValueRef rsqrt_step(ll_emit *e, LLVMValueRef x, int width)
 {
-    LLVMValueRef y = about(e, "rsqrt14", x, width), one = ll_splat(e, LLVMConstReal(e->f32, 1), width), half = ll_splat(e, LLVMConstReal(e->f32, 0.5), width);
+    LLVMValueRef y = about(e, "rsqrt14", x, width), one = ll_splat(e, LLVMConstReal(e->f32, 1), width),
+                 half = ll_splat(e, LLVMConstReal(e->f32, 0.5), width);
     LLVMValueRef rest = fma_of(e, LLVMBuildFNeg(e->b, LLVMBuildFMul(e->b, x, y, ""), ""), y, one);
     LLVMValueRef better = fma_of(e, LLVMBuildFMul(e->b, y, half, ""), rest, y);
     return LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, better, better, ""), y, better, "");
@@ -205,8 +218,12 @@ LLVMValueRef ll_reciprocal_root(ll_emit *e, LLVMValueRef x, int width)
     return LLVMBuildFDiv(e->b, ll_splat(e, LLVMConstReal(e->f32, 1), width), ll_call(e, "llvm.sqrt", &t, 1, &x, 1), "");
 }
 
-/* In short rows latency counts: with AVX2 a division's is less than that of a reciprocal and what follows it, and a second reduction costs a fifth of rows of 32. */
-bool ll_takes_promises(const ll_emit *e) { return e->isa == LL_AVX512 || (e->isa == LL_AVX2 && !e->k->inner.sym && e->k->inner.size > LP_SHORT_ROW); }
+/* In short rows latency counts: with AVX2 a division's is less than that of a reciprocal and what follows it, and a second reduction
+ * costs a fifth of rows of 32. */
+bool ll_takes_promises(const ll_emit *e)
+{
+    return e->isa == LL_AVX512 || (e->isa == LL_AVX2 && !e->k->inner.sym && e->k->inner.size > LP_SHORT_ROW);
+}
 
 LLVMValueRef ll_fast(ll_emit *e, uint32_t i, const ll_active *a)
 {

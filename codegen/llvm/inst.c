@@ -194,8 +194,8 @@ static LLVMValueRef truth(ll_emit *e, int type, LLVMValueRef x)
     return ll_is_float(type) ? LLVMBuildFCmp(e->b, LLVMRealUNE, x, zero, "") : LLVMBuildICmp(e->b, LLVMIntNE, x, zero, "");
 }
 
-/* Half formats live in registers as their 16 bits. bf16, and f16 where the instruction set lacks F16C, by integer arithmetic that rounds half to even; a NaN
- * stays one. These are the formulas of runtime/kernels/isa/convert_isa.c. */
+/* Half formats live in registers as their 16 bits. bf16, and f16 where the instruction set lacks F16C, by integer arithmetic that rounds
+ * half to even; a NaN stays one. These are the formulas of runtime/kernels/isa/convert_isa.c. */
 static LLVMValueRef k32(ll_emit *e, uint32_t bits, int width) { return ll_splat(e, LLVMConstInt(e->i32, bits, false), width); }
 
 static LLVMValueRef as_f32(ll_emit *e, LLVMValueRef x, int width) { return LLVMBuildBitCast(e->b, x, ll_vector(e->f32, width), ""); }
@@ -219,7 +219,8 @@ static LLVMValueRef f32_to_f16_plain(ll_emit *e, LLVMValueRef x, int width)
 {
     LLVMBuilderRef b = e->b;
     LLVMTypeRef it = ll_vector(e->i32, width);
-    LLVMValueRef u = LLVMBuildBitCast(b, x, it, ""), sign = LLVMBuildAnd(b, u, k32(e, 0x80000000u, width), ""), a = LLVMBuildXor(b, u, sign, "");
+    LLVMValueRef u = LLVMBuildBitCast(b, x, it, ""), sign = LLVMBuildAnd(b, u, k32(e, 0x80000000u, width), ""),
+                 a = LLVMBuildXor(b, u, sign, "");
     LLVMValueRef odd = LLVMBuildAnd(b, LLVMBuildLShr(b, a, k32(e, 13, width), ""), k32(e, 1, width), "");
     LLVMValueRef up = LLVMBuildAdd(b, LLVMBuildAdd(b, a, k32(e, 0xfff - 0x38000000u, width), ""), odd, "");
     LLVMValueRef half = ll_splat(e, LLVMConstReal(e->f32, 0.5), width), tiny = LLVMBuildFAdd(b, as_f32(e, a, width), half, "");
@@ -252,7 +253,8 @@ static LLVMValueRef f32_to_half(ll_emit *e, int to, LLVMValueRef x, int width)
         return f32_to_f16_plain(e, x, width);
     if (to == KN_F16)
         return LLVMBuildBitCast(e->b, LLVMBuildFPTrunc(e->b, x, ll_vector(LLVMHalfTypeInContext(e->cx), width), ""), ht, "");
-    LLVMValueRef k16 = k32(e, 16, width), bits = LLVMBuildBitCast(e->b, x, ll_vector(e->i32, width), ""), high = LLVMBuildLShr(e->b, bits, k16, "");
+    LLVMValueRef k16 = k32(e, 16, width), bits = LLVMBuildBitCast(e->b, x, ll_vector(e->i32, width), ""),
+                 high = LLVMBuildLShr(e->b, bits, k16, "");
     LLVMValueRef odd = LLVMBuildAnd(e->b, high, k32(e, 1, width), ""), nan = LLVMBuildOr(e->b, high, k32(e, 0x40, width), "");
     LLVMValueRef up = LLVMBuildLShr(e->b, LLVMBuildAdd(e->b, LLVMBuildAdd(e->b, bits, k32(e, 0x7fff, width), ""), odd, ""), k16, "");
     LLVMValueRef is_nan = LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, "");

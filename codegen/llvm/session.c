@@ -1,7 +1,8 @@
 /* session.c: from a module to an object file in memory.
  *
- * A compile has an LLVM context of its own and borrows a target machine; passes, then the object: LLVMRunPasses, EmitToMemoryBuffer. Who asked loads it
- * (codegen/loader.c). Nothing is initialised before the first compile, and ll_shutdown gives everything back; a later compile starts over.
+ * A compile has an LLVM context of its own and borrows a target machine; passes, then the object: LLVMRunPasses, EmitToMemoryBuffer. Who
+ * asked loads it (codegen/loader.c). Nothing is initialised before the first compile, and ll_shutdown gives everything back; a later
+ * compile starts over.
  *
  * Locks: `lock` guards the start, the counter and the pool of target machines. */
 #include "codegen/llvm/ll.h"
@@ -180,7 +181,8 @@ static bool optimise(LLVMModuleRef m, LLVMTargetMachineRef tm)
 static bool build(const lp_kernel *k, LLVMContextRef cx, LLVMModuleRef m, ll_isa isa, const char *symbol)
 {
     size_t n = (size_t)k->n_insts + 1, buffers = (size_t)k->n_buffers + 1;
-    size_t bytes = sizeof(ll_emit) + n * (sizeof(ll_value) + sizeof(uint32_t) + 2 * sizeof(bool)) + (LP_MAX_OUTER + 3) * buffers * sizeof(LLVMValueRef) + 64;
+    size_t bytes = sizeof(ll_emit) + n * (sizeof(ll_value) + sizeof(uint32_t) + 2 * sizeof(bool))
+                   + (LP_MAX_OUTER + 3) * buffers * sizeof(LLVMValueRef) + 64;
     ll_emit *e = ll_host->alloc(bytes);
     if (!e)
         return false;

@@ -1,12 +1,13 @@
 /* attention.c: scaled dot product attention in one kernel: scores, mask, softmax, product. The matrix of scores never reaches memory.
  *
- * THREE KERNELS. From sm_80 on, and where rows of q, k and v have up to 128 elements: tensor cores for f16 and bf16, fused multiply-adds for f32
- * (attention_tiles.c). They go through the keys a block at a time and keep for each row its largest score so far and the sums relative to it, scaled
- * anew when a larger one comes, so that any number of keys will do. Else the plain one, f32 only: a block of threads holds the scores of a few rows in shared
- * memory. What none of them can do runs on the host.
+ * THREE KERNELS. From sm_80 on, and where rows of q, k and v have up to 128 elements: tensor cores for f16 and bf16, fused multiply-adds
+ * for f32 (attention_tiles.c). They go through the keys a block at a time and keep for each row its largest score so far and the sums
+ * relative to it, scaled anew when a larger one comes, so that any number of keys will do. Else the plain one, f32 only: a block of
+ * threads holds the scores of a few rows in shared memory. What none of them can do runs on the host.
  *
- * A row of which every key is masked gives zeros. Results are within rounding of the CPU's; f16 and bf16 round the exponentials to their type before the second
- * product, as the tensor core takes it. A row's bits depend on its own keys and values, the device and the type, not on the other rows.
+ * A row of which every key is masked gives zeros. Results are within rounding of the CPU's; f16 and bf16 round the exponentials to their
+ * type before the second product, as the tensor core takes it. A row's bits depend on its own keys and values, the device and the type,
+ * not on the other rows.
  *
  * A body's words: PLACES the batch item and where its matrices begin, MASK what is done to the score x of row and col. */
 #include "codegen/nvrtc/attention.h"
@@ -148,7 +149,8 @@ static void parameters(op_text *o, const parts *p, int rows)
 static void scale(op_text *o)
 {
     nv_put(&o->text, "    const float scale = (float)%s;\n",
-           o->c->n_in > 4 && o->c->in[4].layout ? "(kn_f64(a4) == 0 ? 1 / __dsqrt_rn((double)depth) : kn_f64(a4))" : "(1 / __dsqrt_rn((double)depth))");
+           o->c->n_in > 4 && o->c->in[4].layout ? "(kn_f64(a4) == 0 ? 1 / __dsqrt_rn((double)depth) : kn_f64(a4))"
+                                                : "(1 / __dsqrt_rn((double)depth))");
 }
 
 static bool plain(op_text *o, const parts *p)
@@ -173,7 +175,8 @@ static bool plain(op_text *o, const parts *p)
 /* Elements at once that copies of a matrix may take, its rows being keys or queries. */
 static int copy_width(const kb_layout *l, int most, bool aligned)
 {
-    int width = nv_copy_width(l->strides[l->rank - 1], l->sizes[l->rank - 2] == 1 ? 0 : l->strides[l->rank - 2], l->strides, l->rank - 2, most, aligned);
+    int width = nv_copy_width(l->strides[l->rank - 1], l->sizes[l->rank - 2] == 1 ? 0 : l->strides[l->rank - 2], l->strides, l->rank - 2,
+                              most, aligned);
     return most == 4 && width < 4 ? 1 : width;
 }
 
@@ -186,30 +189,37 @@ static int power_of_two(int n)
     return p;
 }
 
-/* Blocks of keys through tiles. Rows of half types lie in shared memory at powers of two of elements, as the places of their chunks want it. */
+/* Blocks of keys through tiles. Rows of half types lie in shared memory at powers of two of elements, as the places of their chunks want
+ * it. */
 static bool tiled(op_text *o, const parts *p)
 {
     bool half = p->q->dtype != KN_F32;
     const char *name = p->q->dtype == KN_F16 ? "f16" : "bf16";
-    int most = half ? 8 : 4, q = copy_width(p->q, most, o->aligned), k = copy_width(p->k, most, o->aligned), v = copy_width(p->v, most, o->aligned);
-    int steps = rounded_up(p->depth, 16), across = rounded_up(p->width, 16), depth = half ? power_of_two(steps) : steps, width = half ? power_of_two(across) : across;
+    int most = half ? 8 : 4, q = copy_width(p->q, most, o->aligned), k = copy_width(p->k, most, o->aligned),
+        v = copy_width(p->v, most, o->aligned);
+    int steps = rounded_up(p->depth, 16), across = rounded_up(p->width, 16), depth = half ? power_of_two(steps) : steps,
+        width = half ? power_of_two(across) : across;
     int rows = 64, keys = half ? 64 : 32;
     if (o->arch < 80 || p->depth > DEEPEST || p->width > DEEPEST)
         return false;
     parameters(o, p, rows);
     o->l->threads_x = half ? 128 : 256;
     o->blocks = half || width <= 64 ? 2 : 1;
-    o->l->shared = half ? 2 * (rows * depth + 2 * keys * (depth + width)) : 4 * ((rows + keys) * (depth + 4) + keys * (width + 4) + rows * (keys + 4) + rows);
+    o->l->shared = half ? 2 * (rows * depth + 2 * keys * (depth + width))
+                        : 4 * ((rows + keys) * (depth + 4) + keys * (width + 4) + rows * (keys + 4) + rows);
     o->l->vector = q > k ? q : k;
     if (v > o->l->vector)
         o->l->vector = v;
     nv_put(&o->helpers, "%s%s%s", exp_text, nv_async_helpers, half ? nv_matrix_helpers : nv_ffma_helpers);
     if (half)
-        nv_put(&o->helpers, "typedef unsigned short T;\n#define LOAD(x) kn_of_%s(x)\n#define STORE(x) kn_to_%s(x)\n#define MMA kn_mma_%s\n%s",
-               name, name, name, nv_pack_helper(name));
+        nv_put(&o->helpers,
+               "typedef unsigned short T;\n#define LOAD(x) kn_of_%s(x)\n#define STORE(x) kn_to_%s(x)\n#define MMA kn_mma_%s\n%s", name,
+               name, name, nv_pack_helper(name));
     else
         nv_put(&o->helpers, "typedef float T;\n#define LOAD(x) (x)\n#define STORE(x) (x)\n");
-    nv_put(&o->text, "    enum { ROWS = %d, KEYS = %d, CAUSAL = %d, DEPTH = %d, WIDTH = %d, STEPS = %d, ACROSS = %d, Q_WIDE = %d, K_WIDE = %d, V_WIDE = %d };\n",
+    nv_put(&o->text,
+           "    enum { ROWS = %d, KEYS = %d, CAUSAL = %d, DEPTH = %d, WIDTH = %d, STEPS = %d, ACROSS = %d, Q_WIDE = %d, K_WIDE = %d, "
+           "V_WIDE = %d };\n",
            rows, keys, o->c->words[0] != 0, depth, width, steps / 16, across / 16, q, k, v);
     scale(o);
     attention_text(o, half ? nv_attention_mma : nv_attention_ffma, "T", p->rank, p->mask);
@@ -221,8 +231,8 @@ bool op_attention(op_text *o)
     parts p = {op_in_layout(o, 0), op_in_layout(o, 1), op_in_layout(o, 2), op_in_layout(o, 3), o->c->out[0].layout, 0, 0, 0, 0, 0};
     p.rank = p.y->rank - 2;
     kn_dtype d = p.q->dtype;
-    if ((d != KN_F32 && d != KN_F16 && d != KN_BF16) || p.k->dtype != d || p.v->dtype != d || p.y->dtype != d || p.rank < 0 || p.q->rank < 2 || p.k->rank < 2
-        || p.v->rank < 2 || (p.mask && ((p.mask->dtype != d && p.mask->dtype != KN_BOOL) || p.mask->rank < 1)) || !o->ints)
+    if ((d != KN_F32 && d != KN_F16 && d != KN_BF16) || p.k->dtype != d || p.v->dtype != d || p.y->dtype != d || p.rank < 0 || p.q->rank < 2
+        || p.k->rank < 2 || p.v->rank < 2 || (p.mask && ((p.mask->dtype != d && p.mask->dtype != KN_BOOL) || p.mask->rank < 1)) || !o->ints)
         return false;
     p.rows = p.y->sizes[p.rank];
     p.width = p.y->sizes[p.rank + 1];

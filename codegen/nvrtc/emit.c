@@ -1,12 +1,14 @@
 /* emit.c: a kernel's skeleton.
  *
- * POINTWISE (one pass, nothing reduced): each thread takes `vec` consecutive elements of the inner dimension, the grid strides over the rest.
- * ROWS (reductions, several passes): a warp takes a row of up to 512 elements, eight rows a block; longer rows get a block of 128 to 1,024 threads. Thread t
- * takes elements t·vec, (t + threads)·vec …, the same ones in every pass, so that what a later pass loads again its own thread has stored. Threads and vec follow
- * from the row's length alone, and so does the order of a reduction. Up to 16,384 elements a row's values that several passes want stay in registers.
+ * POINTWISE (one pass, nothing reduced): each thread takes `vec` consecutive elements of the inner dimension, the grid strides over the
+ * rest. ROWS (reductions, several passes): a warp takes a row of up to 512 elements, eight rows a block; longer rows get a block of 128
+ * to 1,024 threads. Thread t takes elements t·vec, (t + threads)·vec …, the same ones in every pass, so that what a later pass loads
+ * again its own thread has stored. Threads and vec follow from the row's length alone, and so does the order of a reduction. Up to
+ * 16,384 elements a row's values that several passes want stay in registers.
  *
- * An access is up to 16 bytes wide where the buffer is dense along the row and offset, strides and pointer are multiples of that; others go element by element.
- * Indices are 32-bit where every offset and the number of elements are below 2^31 by more than a step of a loop over them.
+ * An access is up to 16 bytes wide where the buffer is dense along the row and offset, strides and pointer are multiples of that; others
+ * go element by element. Indices are 32-bit where every offset and the number of elements are below 2^31 by more than a step of a loop
+ * over them.
  *
  * Barriers: around stores of row passes (all threads read what one thread writes), and in the reducers. Refused: more than 32 buffers. */
 #include "codegen/nvrtc/nv.h"
@@ -223,10 +225,11 @@ static void sizes(nv_emit *e)
 static void signature(nv_emit *e)
 {
     const lp_kernel *k = e->k;
-    nv_put(&e->text, "extern \"C\" __global__ void __launch_bounds__(%d) %s(\n    ", e->launch->threads_x * e->launch->threads_y, e->launch->name);
+    nv_put(&e->text, "extern \"C\" __global__ void __launch_bounds__(%d) %s(\n    ", e->launch->threads_x * e->launch->threads_y,
+           e->launch->name);
     for (int64_t b = 0; b < k->n_buffers; b++)
-        nv_put(&e->text, is_read_only(e, b) ? "%sconst %s *__restrict__ b%lld" : "%s%s *b%lld", b ? ", " : "", nv_memory_type(k->buffers[b].dtype),
-            (long long)b);
+        nv_put(&e->text, is_read_only(e, b) ? "%sconst %s *__restrict__ b%lld" : "%s%s *b%lld", b ? ", " : "",
+               nv_memory_type(k->buffers[b].dtype), (long long)b);
     nv_put(&e->text, "\n    ");
     sizes(e);
     if (has_scratch(e))
@@ -271,7 +274,8 @@ static void pointers(nv_emit *e, const char *indent)
         if (!in_memory(e, b))
             continue;
         if (e->r->scratch >> b & 1)
-            nv_put(&e->text, "%s%s *p%lld = (%s *)((char *)b%lld + worker * (long long)scratch)", indent, type, (long long)b, type, (long long)b);
+            nv_put(&e->text, "%s%s *p%lld = (%s *)((char *)b%lld + worker * (long long)scratch)", indent, type, (long long)b, type,
+                   (long long)b);
         else if (is_read_only(e, b))
             nv_put(&e->text, "%sconst %s *__restrict__ p%lld = b%lld", indent, type, (long long)b, (long long)b);
         else
@@ -351,7 +355,8 @@ static void accumulate(nv_emit *e, uint32_t i, const char *indent)
     const lp_inst *n = &e->k->insts[i];
     char value[NAME];
     nv_operand(e, value, sizeof value, n->a);
-    nv_put(&e->text, "%sa%u = kn_%s(a%u, (%s)%s);\n", indent, i, nv_reducer((lp_reduce)n->imm.bits), i, n->type == LP_PRED ? "int" : nv_type(n->type), value);
+    nv_put(&e->text, "%sa%u = kn_%s(a%u, (%s)%s);\n", indent, i, nv_reducer((lp_reduce)n->imm.bits), i,
+           n->type == LP_PRED ? "int" : nv_type(n->type), value);
 }
 
 /* Moves vec elements between an array and memory, 16 bytes at most at once. */
@@ -464,7 +469,8 @@ static void map_pass(nv_emit *e, const lp_phase *p, int number)
     invariants(e, p, "            ");
     if (e->steps) {
         nv_put(&e->text, "#pragma unroll\n            for (int q = 0; q < %d; q++) {\n", e->steps);
-        nv_put(&e->text, "                const %s i = (q * %d + lane) * %d;\n                if (i < n) {\n", e->index, e->threads, e->vec);
+        nv_put(&e->text, "                const %s i = (q * %d + lane) * %d;\n                if (i < n) {\n", e->index, e->threads,
+               e->vec);
     } else {
         nv_put(&e->text, "#pragma unroll 1\n            for (%s i = lane * %d; i < n; i += %d) {\n", e->index, e->vec, e->threads * e->vec);
     }
@@ -512,7 +518,8 @@ static void by_rows(nv_emit *e)
     if (has_scratch(e))
         nv_put(&e->text, "    const int worker = blockIdx.x * %d + threadIdx.y;\n", e->launch->threads_y);
     if (k->n_outer && e->warp)
-        nv_put(&e->text, "    for (%s row = blockIdx.x * (%s)%d + threadIdx.y; row < rows; row += gridDim.x * (%s)%d) {\n", e->index, e->index, WARPS, e->index, WARPS);
+        nv_put(&e->text, "    for (%s row = blockIdx.x * (%s)%d + threadIdx.y; row < rows; row += gridDim.x * (%s)%d) {\n", e->index,
+               e->index, WARPS, e->index, WARPS);
     else if (k->n_outer)
         nv_put(&e->text, "    for (%s row = blockIdx.x; row < rows; row += gridDim.x) {\n", e->index);
     else
@@ -534,7 +541,10 @@ static void by_rows(nv_emit *e)
 static void heading(nv_emit *e)
 {
     nv_put(&e->text, "\n/* %s: %s, %s indices, %d element%s at once */\n", e->launch->name,
-        !e->rows ? "pointwise" : e->warp ? "a warp a row" : "a block a row", strcmp(e->index, "int") ? "64-bit" : "32-bit", e->vec, e->vec > 1 ? "s" : "");
+           !e->rows  ? "pointwise"
+           : e->warp ? "a warp a row"
+                     : "a block a row",
+           strcmp(e->index, "int") ? "64-bit" : "32-bit", e->vec, e->vec > 1 ? "s" : "");
 }
 
 static void name_function(nv_emit *e)
@@ -559,7 +569,8 @@ static void epilogue_signature(nv_emit *e)
     const lp_kernel *k = e->k;
     nv_put(&e->text, "static __device__ __forceinline__ void epilogue(");
     for (int64_t b = 0; b < k->n_buffers; b++) {
-        const char *form = is_read_only(e, b) ? "%sconst %s *__restrict__ %sb%lld" : "%s%s *%sb%lld", *type = nv_memory_type(k->buffers[b].dtype);
+        const char *form = is_read_only(e, b) ? "%sconst %s *__restrict__ %sb%lld" : "%s%s *%sb%lld",
+                   *type = nv_memory_type(k->buffers[b].dtype);
         nv_put(&e->text, form, b ? ", " : "", type, "", (long long)b);
         nv_put(e->args, form, ", ", type, "e_", (long long)b);
         nv_put(e->pass, "%se_b%lld", b ? ", " : "", (long long)b);

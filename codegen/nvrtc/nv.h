@@ -1,10 +1,11 @@
-/* nv.h: what the files of the NVRTC backend share. Loop IR comes in, CUDA C goes out, over a small layer of helpers (helpers.c) that needs no header of
- * NVIDIA's. Everything is exact IEEE arithmetic without contraction, so pointwise results have the CPU's bits; reductions have an order of their own, a
- * function of the row's length alone. The plug-in links neither form of libkiln: memory, settings and failures go through `host`.
+/* nv.h: what the files of the NVRTC backend share. Loop IR comes in, CUDA C goes out, over a small layer of helpers (helpers.c) that
+ * needs no header of NVIDIA's. Everything is exact IEEE arithmetic without contraction, so pointwise results have the CPU's bits;
+ * reductions have an order of their own, a function of the row's length alone. The plug-in links neither form of libkiln: memory,
+ * settings and failures go through `host`.
  *
- * Names in generated text: bN a buffer's pointer, pN it at the current row, xN elements loaded from it, yN elements to be stored, rN elements kept from pass
- * to pass, uN a value that is the same along the row, vN an element's value, aN an accumulator, cD a coordinate, dD an outer size, n the inner size, sN_D and
- * sN strides, zN and wN a scalar, i the element, q a step. */
+ * Names in generated text: bN a buffer's pointer, pN it at the current row, xN elements loaded from it, yN elements to be stored, rN
+ * elements kept from pass to pass, uN a value that is the same along the row, vN an element's value, aN an accumulator, cD a coordinate,
+ * dD an outer size, n the inner size, sN_D and sN strides, zN and wN a scalar, i the element, q a step. */
 #ifndef NV_H
 #define NV_H
 #include "codegen/device.h"
@@ -63,8 +64,8 @@ void nv_identity(char *buf, size_t size, lp_reduce kind, int type);
 /* ---- product.c */
 char *nv_product(const cg_product_form *form, cg_launch *launch);
 
-/* What a product's kernel is: the tile of a block, its strip of k, threads, and how many elements of A and B are copied at once. The texts of the three
- * kernels (product.c, product_ffma.c, product_mma.c) are bodies over these as constants. */
+/* What a product's kernel is: the tile of a block, its strip of k, threads, and how many elements of A and B are copied at once. The
+ * texts of the three kernels (product.c, product_ffma.c, product_mma.c) are bodies over these as constants. */
 typedef struct nv_tile {
     const char *kind;           /* "", "ffma", "mma": of the name */
     const char *body;
@@ -90,7 +91,8 @@ extern const char nv_ffma_helpers[];                    /* how strips of f32 lie
 char *nv_op(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *launch);
 
 /* ---- compile.c */
-void *nv_image(const char *source, const char *name, int arch, bool ptx, const char *dump_dir, size_t *bytes, double *ms, char *log, size_t log_size);
+void *nv_image(const char *source, const char *name, int arch, bool ptx, const char *dump_dir, size_t *bytes, double *ms, char *log,
+               size_t log_size);
 bool nv_there(void);                                    /* is there an NVRTC? Not opened where its file is seen; false after host->fail */
 const char *nv_version(void);                           /* "13.0", opened for it; NULL after host->fail */
 const char *nv_library(void);                           /* its file, or "" where that isn't known */

@@ -54,12 +54,15 @@ bool op_cumulate(op_text *o)
     op_pointers(o, false);
     op_each(o, lines_of(x, dim));
     open_lines(o, "t", dim);
-    const char *step = logs ? "kn_log_add(sum, (double)v)" : !real ? op == OP_cumsum ? "(long long)((unsigned long long)sum + (unsigned long long)v)"
-                                                                                     : "(long long)((unsigned long long)sum * (unsigned long long)v)"
-                     : op == OP_cumsum ? "sum + v" : "sum * v";
-    nv_put(&o->text, "        %s sum = 0;\n#pragma unroll 4\n        for (%s i = 0; i < n; i++) {\n            const %s v = (%s)%s(x[i * xs]);\n"
-                     "            sum = i == 0 ? (%s)v : %s;\n            y0[to + i * ys] = (%s)%s((%s)sum);\n        }\n    }\n",
-        carry, o->index, math, math, op_widened(x->dtype), carry, step, nv_memory_type(y->dtype), op_narrowed(y->dtype), math);
+    const char *step = logs              ? "kn_log_add(sum, (double)v)"
+                       : !real           ? op == OP_cumsum ? "(long long)((unsigned long long)sum + (unsigned long long)v)"
+                                                           : "(long long)((unsigned long long)sum * (unsigned long long)v)"
+                       : op == OP_cumsum ? "sum + v"
+                                         : "sum * v";
+    nv_put(&o->text,
+           "        %s sum = 0;\n#pragma unroll 4\n        for (%s i = 0; i < n; i++) {\n            const %s v = (%s)%s(x[i * xs]);\n"
+           "            sum = i == 0 ? (%s)v : %s;\n            y0[to + i * ys] = (%s)%s((%s)sum);\n        }\n    }\n",
+           carry, o->index, math, math, op_widened(x->dtype), carry, step, nv_memory_type(y->dtype), op_narrowed(y->dtype), math);
     return true;
 }
 
@@ -92,10 +95,13 @@ bool op_running_best(op_text *o)
     op_each(o, lines_of(x, dim));
     open_lines(o, "t", dim);
     key_text(x, max, key, sizeof key, "x[i * xs]");
-    nv_put(&o->text, "        long long best = 0;\n        %s at = 0;\n        for (%s i = 0; i < n; i++) {\n            long long key = %s;\n", o->index, o->index, key);
+    nv_put(&o->text,
+           "        long long best = 0;\n        %s at = 0;\n        for (%s i = 0; i < n; i++) {\n            long long key = %s;\n",
+           o->index, o->index, key);
     if (real && !max)
         nv_put(&o->text, "            if (key == " MOST_KEY ") key = -" MOST_KEY " - 1;\n");
-    nv_put(&o->text, "            if (i == 0 || key <= best) { best = key; at = i; }\n            y0[to + i * ys] = x[at * xs];\n            y1[to + i * ys] = at;\n"
+    nv_put(&o->text, "            if (i == 0 || key <= best) { best = key; at = i; }\n            y0[to + i * ys] = x[at * xs];\n          "
+                     "  y1[to + i * ys] = at;\n"
                      "        }\n    }\n");
     return true;
 }
@@ -110,7 +116,8 @@ static void open_block_lines(op_text *o, int64_t lines, int dim)
     open_lines(o, "line", dim);
 }
 
-/* The network for any length: pairs whose partner lies outside are left out, which is right since every comparison puts the larger behind. */
+/* The network for any length: pairs whose partner lies outside are left out, which is right since every comparison puts the larger
+ * behind. */
 static const char network[] =
     "        for (%1$s size = 2; size / 2 < n; size *= 2)\n"
     "            for (%1$s stride = size / 2; stride > 0; stride /= 2) {\n"
@@ -138,21 +145,27 @@ bool op_sort(op_text *o)
     open_block_lines(o, lines_of(x, dim), dim);
     if (shared) {
         key_text(x, o->c->words[1] != 0, key, sizeof key, "x[i * xs]");
-        nv_put(&o->text, "        __shared__ long long keys[%d];\n        __shared__ int places[%d];\n"
-                         "        for (int i = threadIdx.x; i < n; i += %d) { keys[i] = %s; places[i] = i; }\n        __syncthreads();\n", SHARED, SHARED, OP_BLOCK, key);
-        snprintf(swap, sizeof swap, "const long long a = keys[i], b = keys[j]; const int u = places[i], v = places[j];\n"
-                                    "                    if (kn_before(b, v, a, u)) { keys[i] = b; keys[j] = a; places[i] = v; places[j] = u; }");
+        nv_put(&o->text,
+               "        __shared__ long long keys[%d];\n        __shared__ int places[%d];\n"
+               "        for (int i = threadIdx.x; i < n; i += %d) { keys[i] = %s; places[i] = i; }\n        __syncthreads();\n",
+               SHARED, SHARED, OP_BLOCK, key);
+        snprintf(swap, sizeof swap,
+                 "const long long a = keys[i], b = keys[j]; const int u = places[i], v = places[j];\n"
+                 "                    if (kn_before(b, v, a, u)) { keys[i] = b; keys[j] = a; places[i] = v; places[j] = u; }");
     } else {
         key_text(x, o->c->words[1] != 0, key, sizeof key, "x[u * xs]");
         key_text(x, o->c->words[1] != 0, other, sizeof other, "x[v * xs]");
         nv_put(&o->text, "        long long *places = %s + to;\n        for (%s i = threadIdx.x; i < n; i += %d) places[i * ys] = i;\n"
                          "        __syncthreads();\n", y, o->index, OP_BLOCK);
-        snprintf(swap, sizeof swap, "const long long u = places[i * ys], v = places[j * ys];\n"
-                                    "                    if (kn_before(%s, v, %s, u)) { places[i * ys] = v; places[j * ys] = u; }", other, key);
+        snprintf(swap, sizeof swap,
+                 "const long long u = places[i * ys], v = places[j * ys];\n"
+                 "                    if (kn_before(%s, v, %s, u)) { places[i * ys] = v; places[j * ys] = u; }",
+                 other, key);
     }
     nv_put(&o->text, "#pragma unroll 1\n");
     nv_put(&o->text, network, o->index, OP_BLOCK, swap);
-    nv_put(&o->text, "        for (%s i = threadIdx.x; i < n; i += %d) {\n            const long long at = places[%s];\n", o->index, OP_BLOCK, shared ? "i" : "i * ys");
+    nv_put(&o->text, "        for (%s i = threadIdx.x; i < n; i += %d) {\n            const long long at = places[%s];\n", o->index,
+           OP_BLOCK, shared ? "i" : "i * ys");
     if (indices)
         nv_put(&o->text, "            y0[to + i * ys] = x[at * xs];\n");
     nv_put(&o->text, "            %s[to + i * ys] = at;\n        }\n        __syncthreads();\n    }\n", y);

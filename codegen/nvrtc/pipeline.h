@@ -13,8 +13,8 @@
 #ifndef NV_PIPELINE_H
 #define NV_PIPELINE_H
 
-/* R rows of C elements, WIDE of them a copy, from an origin with that many rows and columns left; the column stride counts where WIDE is 1. put: what is done for the
- * elements from r, c on, of which `left` are there. */
+/* R rows of C elements, WIDE of them a copy, from an origin with that many rows and columns left; the column stride counts where WIDE is
+ * 1. put: what is done for the elements from r, c on, of which `left` are there. */
 #define PIPELINE_FETCH(type, put)                                                                                                  \
     "template <int R, int C, int WIDE, int THREADS> KN_FN void kn_fetch(" type " *to, const " type " *__restrict__ from, long long row, long long col, int rows, int cols)\n" \
     "{\n"                                                                                                                          \

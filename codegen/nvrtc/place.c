@@ -163,7 +163,8 @@ static void gather_line(op_text *o, const kb_layout *y, const kb_layout *index, 
     for (int d = 0; d < y->rank; d++)
         if (d != dim)
             nv_put(&o->text, " && c%d < i%d", d, d);
-    nv_put(&o->text, ")\n#pragma unroll 1\n            for (%s k = 0; k < i%d; k++) {\n                const long long at = a1[k * is%d", o->index, dim, dim);
+    nv_put(&o->text, ")\n#pragma unroll 1\n            for (%s k = 0; k < i%d; k++) {\n                const long long at = a1[k * is%d",
+           o->index, dim, dim);
     op_offset(o, "is", index->rank, dim);
     nv_put(&o->text, "];\n                if (at < 0 || at >= n%d) *bad = 1;\n                if (at == c%d) v = ", dim, dim);
     if (number) {
@@ -192,9 +193,11 @@ static void write_line(op_text *o, const kb_layout *y, const kb_layout *index, i
     for (int d = 0; d < y->rank; d++)
         if (d != dim)
             nv_put(&o->text, " && c%d < i%d", d, d);
-    nv_put(&o->text, ")) continue;\n#pragma unroll 1\n        for (%s k = 0; k < i%d; k++) {\n            const long long at = a1[k * is%d", o->index, dim, dim);
+    nv_put(&o->text, ")) continue;\n#pragma unroll 1\n        for (%s k = 0; k < i%d; k++) {\n            const long long at = a1[k * is%d",
+           o->index, dim, dim);
     op_offset(o, "is", index->rank, dim);
-    nv_put(&o->text, "];\n            if (at < 0 || at >= n%d) { *bad = 1; continue; }\n            %s *to = y0 + at * ys%d", dim, nv_memory_type(y->dtype), dim);
+    nv_put(&o->text, "];\n            if (at < 0 || at >= n%d) { *bad = 1; continue; }\n            %s *to = y0 + at * ys%d", dim,
+           nv_memory_type(y->dtype), dim);
     op_offset(o, "ys", y->rank, dim);
     nv_put(&o->text, ";\n            *to = ");
     if (number) {
@@ -220,8 +223,9 @@ bool op_scatter(op_text *o, bool add)
     enum { MOST = 1024 };       /* indices of a line that each element looks through */
     bool by_line = x->rank && index->sizes[dim] > MOST;
     int64_t sizes[KB_MAX_RANK];
-    if (x->rank == 0 || index->rank != x->rank || index->dtype != KN_I64 || x->dtype != y->dtype || (add && !src) || (src && src->dtype != y->dtype)
-        || (src && src->rank != x->rank) || (by_line && add && (y->dtype == KN_BOOL || y->dtype == KN_F16 || y->dtype == KN_BF16)))
+    if (x->rank == 0 || index->rank != x->rank || index->dtype != KN_I64 || x->dtype != y->dtype || (add && !src)
+        || (src && src->dtype != y->dtype) || (src && src->rank != x->rank)
+        || (by_line && add && (y->dtype == KN_BOOL || y->dtype == KN_F16 || y->dtype == KN_BF16)))
         return false;
     o->l->checks = true;
     nv_put(&o->helpers, "%s", plus);
@@ -262,7 +266,8 @@ bool op_one_hot(op_text *o)
     op_coordinates(o, "t", "n", y->rank);
     nv_put(&o->text, "        const long long class_ = a0[0");
     op_offset(o, "s", x->rank, -1);
-    nv_put(&o->text, "];\n        if (class_ < 0 || class_ >= n%d) *bad = 1;\n        y0[t] = class_ == c%d;\n    }\n", y->rank - 1, y->rank - 1);
+    nv_put(&o->text, "];\n        if (class_ < 0 || class_ >= n%d) *bad = 1;\n        y0[t] = class_ == c%d;\n    }\n", y->rank - 1,
+           y->rank - 1);
     return true;
 }
 
@@ -296,7 +301,8 @@ bool op_nll_rows(op_text *o)
     op_coordinates(o, "t", "n", side);
     nv_put(&o->text, "        const long long at = a1[0");
     op_offset(o, "ts", target->rank, -1);
-    nv_put(&o->text, "];\n        if (at == ignore) { y0[t] = 0; continue; }\n        if (at < 0 || at >= classes) { *bad = 1; continue; }\n        y0[t] = -a0[at * along");
+    nv_put(&o->text, "];\n        if (at == ignore) { y0[t] = 0; continue; }\n        if (at < 0 || at >= classes) { *bad = 1; continue; "
+                     "}\n        y0[t] = -a0[at * along");
     op_offset(o, "s", side, -1);
     nv_put(&o->text, weight ? "] * a2[at * weight_s];\n    }\n" : "];\n    }\n");
     return true;

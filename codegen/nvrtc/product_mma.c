@@ -1,11 +1,13 @@
 /* product_mma.c: products of f16 and bf16 on tensor cores (mma.sync m16n8k16, sums in f32), sm_80 and up.
  *
- * A pipeline: strips of A and B go to shared memory by cp.async, STAGES - 1 of them ahead; one barrier a strip. An operand stays as it lies, its dense dimension
- * along the rows, in chunks of 16 bytes whose place is xored with the row, so that ldmatrix (transposing where the dense dimension isn't k) meets each bank
- * once. Copies are of 16, 8 or 4 bytes, as strides and pointers allow, else element by element by ordinary loads; what lies outside is filled with zeros.
+ * A pipeline: strips of A and B go to shared memory by cp.async, STAGES - 1 of them ahead; one barrier a strip. An operand stays as it
+ * lies, its dense dimension along the rows, in chunks of 16 bytes whose place is xored with the row, so that ldmatrix (transposing where
+ * the dense dimension isn't k) meets each bank once. Copies are of 16, 8 or 4 bytes, as strides and pointers allow, else element by
+ * element by ordinary loads; what lies outside is filled with zeros.
  *
- * The sums of a block pass through shared memory once more, so that results, bias and what an epilogue reads are accessed along rows; where warps share a
- * tile's k they are added there, in the order of warps. Each sum goes over k in steps of 16 in order; inside a step the order is the hardware's. */
+ * The sums of a block pass through shared memory once more, so that results, bias and what an epilogue reads are accessed along rows;
+ * where warps share a tile's k they are added there, in the order of warps. Each sum goes over k in steps of 16 in order; inside a step
+ * the order is the hardware's. */
 #include "codegen/nvrtc/nv.h"
 #include "codegen/nvrtc/pipeline.h"
 
@@ -87,7 +89,8 @@ static const char body[] =
     "        for (int w = 1; w < WARPS_K; w++) v += tile[(w * M + i) * PITCH + j];\n"
     PIPELINE_CLOSE;
 
-/* Large tiles where enough of them are left for every multiprocessor; few rows, or few tiles of a long k: narrow ones whose warps share the k. */
+/* Large tiles where enough of them are left for every multiprocessor; few rows, or few tiles of a long k: narrow ones whose warps share
+ * the k. */
 void nv_tile_mma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t)
 {
     int64_t large = (g->m + 127) / 128 * ((g->n + 127) / 128) * items, medium = (g->m + 63) / 64 * ((g->n + 63) / 64) * items;

@@ -2,15 +2,16 @@
  * (base/philox.h): a thread makes one block of four. */
 #include "codegen/nvrtc/op.h"
 
-static const char philox[] =
-    "        unsigned c0 = (unsigned)block, c1 = (unsigned)(block >> 32), c2 = 0, c3 = 0, k0 = (unsigned)seed, k1 = (unsigned)(seed >> 32);\n"
-    "#pragma unroll\n"
-    "        for (int round = 0; round < 10; round++) {\n"
-    "            const unsigned long long a = (unsigned long long)0xD2511F53u * c0, b = (unsigned long long)0xCD9E8D57u * c2;\n"
-    "            c0 = (unsigned)(b >> 32) ^ c1 ^ k0; c1 = (unsigned)b; c2 = (unsigned)(a >> 32) ^ c3 ^ k1; c3 = (unsigned)a;\n"
-    "            k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;\n"
-    "        }\n"
-    "        const unsigned words[4] = {c0, c1, c2, c3};\n";
+static const char
+    philox[] = "        unsigned c0 = (unsigned)block, c1 = (unsigned)(block >> 32), c2 = 0, c3 = 0, k0 = (unsigned)seed, k1 = "
+               "(unsigned)(seed >> 32);\n"
+               "#pragma unroll\n"
+               "        for (int round = 0; round < 10; round++) {\n"
+               "            const unsigned long long a = (unsigned long long)0xD2511F53u * c0, b = (unsigned long long)0xCD9E8D57u * c2;\n"
+               "            c0 = (unsigned)(b >> 32) ^ c1 ^ k0; c1 = (unsigned)b; c2 = (unsigned)(a >> 32) ^ c3 ^ k1; c3 = (unsigned)a;\n"
+               "            k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;\n"
+               "        }\n"
+               "        const unsigned words[4] = {c0, c1, c2, c3};\n";
 static const char uniforms[] =
     "#pragma unroll\n"
     "        for (int w = 0; w < 4; w++) {\n"
@@ -33,15 +34,19 @@ static bool begin(op_text *o, int first)
     op_pointers(o, false);
     op_each(o, (y->numel + 3) / 4);
     op_integer(o, "numel", y->numel);
-    nv_put(&o->text, "        const unsigned long long seed = a%d, block = (unsigned long long)a%d + t;\n%s%s", first, first + 1, philox, uniforms);
+    nv_put(&o->text, "        const unsigned long long seed = a%d, block = (unsigned long long)a%d + t;\n%s%s", first, first + 1, philox,
+           uniforms);
     return true;
 }
 
 static void end(op_text *o, const char *value)
 {
     kn_dtype d = o->c->out[0].layout->dtype;
-    nv_put(&o->text, d == KN_F32 ? "            y0[i] = %s;\n        }\n    }\n" : d == KN_F16 ? "            y0[i] = kn_to_f16(%s);\n        }\n    }\n"
-                                                                                   : "            y0[i] = kn_to_bf16(%s);\n        }\n    }\n", value);
+    nv_put(&o->text,
+           d == KN_F32   ? "            y0[i] = %s;\n        }\n    }\n"
+           : d == KN_F16 ? "            y0[i] = kn_to_f16(%s);\n        }\n    }\n"
+                         : "            y0[i] = kn_to_bf16(%s);\n        }\n    }\n",
+           value);
 }
 
 bool op_uniform(op_text *o)
@@ -70,7 +75,8 @@ static void begin_wide(op_text *o, int first)
     op_pointers(o, false);
     op_each(o, (y->numel + 1) / 2);
     op_integer(o, "numel", y->numel);
-    nv_put(&o->text, "        const unsigned long long seed = a%d, block = (unsigned long long)a%d + t;\n%s%s", first, first + 1, philox, wide_bits);
+    nv_put(&o->text, "        const unsigned long long seed = a%d, block = (unsigned long long)a%d + t;\n%s%s", first, first + 1, philox,
+           wide_bits);
 }
 
 /* low + floor(bits * range / 2^64). Bounds were checked by the face; a dtype that doesn't hold them is the host's error. */
@@ -80,7 +86,8 @@ bool op_randint(op_text *o)
     if (d != KN_I64)
         return false;
     begin_wide(o, 2);
-    nv_put(&o->text, "            y0[i] = (long long)((unsigned long long)a0 + __umul64hi(bits, (unsigned long long)a1 - (unsigned long long)a0));\n        }\n    }\n");
+    nv_put(&o->text, "            y0[i] = (long long)((unsigned long long)a0 + __umul64hi(bits, (unsigned long long)a1 - (unsigned long "
+                     "long)a0));\n        }\n    }\n");
     return true;
 }
 
@@ -99,8 +106,8 @@ bool op_bernoulli(op_text *o)
     return true;
 }
 
-/* With replacement: a thread two draws, each the first category whose running sum exceeds its share of the row's total; sums in f64, in order, as on the CPU. Without,
- * the order of arrival times decides, logarithms of the C library's: the host's. */
+/* With replacement: a thread two draws, each the first category whose running sum exceeds its share of the row's total; sums in f64, in
+ * order, as on the CPU. Without, the order of arrival times decides, logarithms of the C library's: the host's. */
 bool op_multinomial(op_text *o)
 {
     const kb_layout *p = op_in_layout(o, 0);

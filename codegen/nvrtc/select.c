@@ -21,8 +21,10 @@ static void strides_in(const kb_layout *x, int rank, int64_t *strides)
     }
 }
 
-/* Is it true, read by `test` from (e): the element of a<k> at the coordinates of number i. put: what is done for one that is, `at` being its place. */
-static void compact(op_text *o, int rank, const int64_t *sizes, int k, const char *strides, const char *test, const char *put_before, const char *put_after)
+/* Is it true, read by `test` from (e): the element of a<k> at the coordinates of number i. put: what is done for one that is, `at` being
+ * its place. */
+static void compact(op_text *o, int rank, const int64_t *sizes, int k, const char *strides, const char *test, const char *put_before,
+                    const char *put_after)
 {
     int64_t n = 1;
     for (int d = 0; d < rank; d++)
@@ -130,9 +132,12 @@ bool op_bincount(op_text *o)
     op_integer(o, "s", x->strides[0]);
     if (w) {
         op_integer(o, "ws", w->strides[0]);
-        nv_put(&o->text, "        %s sum = 0;\n#pragma unroll 4\n        for (%s i = 0; i < elements; i++) {\n            const long long v = a0[i * s];\n"
-                         "            if (v < 0 || v >= all) *bad = 1;\n            if (v == t) sum = sum + a1[i * ws];\n        }\n        y0[t] = sum;\n    }\n",
-            nv_memory_type(y->dtype), o->index);
+        nv_put(&o->text,
+               "        %s sum = 0;\n#pragma unroll 4\n        for (%s i = 0; i < elements; i++) {\n            const long long v = a0[i * "
+               "s];\n"
+               "            if (v < 0 || v >= all) *bad = 1;\n            if (v == t) sum = sum + a1[i * ws];\n        }\n        y0[t] = "
+               "sum;\n    }\n",
+               nv_memory_type(y->dtype), o->index);
         return true;
     }
     o->l->zeroed = true;

@@ -1,4 +1,5 @@
-/* text.c: text under construction, in memory of the host's. A failed allocation is remembered; who asked for the text looks once, at the end. */
+/* text.c: text under construction, in memory of the host's. A failed allocation is remembered; who asked for the text looks once, at the
+ * end. */
 #include "codegen/nvrtc/nv.h"
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,11 @@
-/* nn.h: modules with PyTorch's names, arguments and state dicts. Part of kiln.h, which has the first of them (linear, layer_norm, embedding …).
+/* nn.h: modules with PyTorch's names, arguments and state dicts. Part of kiln.h, which has the first of them (linear, layer_norm,
+ * embedding …).
  *
- * What PyTorch requires stands first, the rest are options; an option left out (0, NULL, none) has PyTorch's default. A flag whose default is True is
- * named for its opposite: no_bias, no_affine. Weights start as PyTorch's do, from the seeded generator. Sizes per dimension are arrays,
- * .stride = {2, 2}; a one-dimensional module takes the first.
- * Every constructor gives NULL on failure, with the sentence in kn_last_error. Modules, tensors and strings given are taken, retained or copied.
+ * What PyTorch requires stands first, the rest are options; an option left out (0, NULL, none) has PyTorch's default. A flag whose
+ * default is True is named for its opposite: no_bias, no_affine. Weights start as PyTorch's do, from the seeded generator. Sizes per
+ * dimension are arrays, .stride = {2, 2}; a one-dimensional module takes the first.
+ * Every constructor gives NULL on failure, with the sentence in kn_last_error. Modules, tensors and strings given are taken, retained or
+ * copied.
  */
 #ifndef KILN_NN_H
 #define KILN_NN_H
@@ -17,7 +19,8 @@ extern "C" {
  * Positional arguments, then at most one dict of PyTorch's keyword names; lists are tuples, dtypes strings ("f32"), modules are taken. */
 KN_API kn_module  *kn_nn_new(const char *class_name, size_t n, const kn_value *args);
 KN_API const char *kn_nn_class_name(size_t i);                  /* in table order; NULL past the end */
-/* "i in_features, i out_features, b bias=1": i int, f double, b bool, s string, d dtype, I list of ints (one int stands for all), v any value; NULL where unknown. */
+/* "i in_features, i out_features, b bias=1": i int, f double, b bool, s string, d dtype, I list of ints (one int stands for all), v any
+ * value; NULL where unknown. */
 KN_API const char *kn_nn_schema(const char *class_name);
 KN_API const char *kn_nn_arguments(const char *class_name);     /* names of forward's arguments, "query, key, value, key_padding_mask …" */
 
@@ -36,8 +39,8 @@ KN_API kn_tensor *kn_init_kaiming_normal_(kn_tensor *t, const kn_init_options *o
 /* ---- products and convolutions ----------------------------------------------------------------------------------------------------------- */
 KN_API kn_module *kn_nn_bilinear(int64_t in1, int64_t in2, int64_t out, const kn_nn_linear_options *o, size_t o_size);
 typedef struct kn_nn_conv_options kn_nn_conv_options;
-/* kernel_size: where the dimensions differ; `kernel` is then 0. same: padding='same'. padding_mode: zeros, reflect, replicate, circular. output_padding:
- * of transposed ones alone. */
+/* kernel_size: where the dimensions differ; `kernel` is then 0. same: padding='same'. padding_mode: zeros, reflect, replicate, circular.
+ * output_padding: of transposed ones alone. */
 struct kn_nn_conv_options {
     const kn_nn_conv_options *base; char end_;
     int64_t kernel_size[2], stride[2], padding[2], output_padding[2], dilation[2], groups;
@@ -50,9 +53,15 @@ KN_API kn_module *kn_nn_conv_transpose2d(int64_t in, int64_t out, int64_t kernel
 
 /* ---- normalisation ------------------------------------------------------------------------------------------------------------------------- */
 typedef struct kn_nn_norm_options kn_nn_norm_options;
-/* eps 0: 1e-5; momentum 0: 0.1; cumulative: momentum=None, a plain average (a host read in each training call); no_tracking: track_running_stats=False; affine,
- * tracking: of instance norms, whose defaults are False. */
-struct kn_nn_norm_options { const kn_nn_norm_options *base; char end_; double eps, momentum; bool cumulative, no_affine, affine, no_tracking, tracking; kn_dtype dtype; };
+/* eps 0: 1e-5; momentum 0: 0.1; cumulative: momentum=None, a plain average (a host read in each training call); no_tracking:
+ * track_running_stats=False; affine, tracking: of instance norms, whose defaults are False. */
+struct kn_nn_norm_options {
+    const kn_nn_norm_options *base;
+    char end_;
+    double eps, momentum;
+    bool cumulative, no_affine, affine, no_tracking, tracking;
+    kn_dtype dtype;
+};
 KN_API kn_module *kn_nn_batch_norm1d(int64_t features, const kn_nn_norm_options *o, size_t o_size);
 KN_API kn_module *kn_nn_batch_norm2d(int64_t features, const kn_nn_norm_options *o, size_t o_size);
 KN_API kn_module *kn_nn_instance_norm1d(int64_t features, const kn_nn_norm_options *o, size_t o_size);
@@ -76,7 +85,14 @@ KN_API kn_module *kn_nn_adaptive_avg_pool2d(int64_t height, int64_t width);
 KN_API kn_module *kn_nn_adaptive_max_pool2d(int64_t height, int64_t width);
 typedef struct kn_nn_upsample_options kn_nn_upsample_options;
 /* Either size or scale_factor; size × factor must be whole. mode: nearest (default), linear, bilinear. */
-struct kn_nn_upsample_options { const kn_nn_upsample_options *base; char end_; int64_t size[2]; double scale_factor[2]; const char *mode; bool align_corners; };
+struct kn_nn_upsample_options {
+    const kn_nn_upsample_options *base;
+    char end_;
+    int64_t size[2];
+    double scale_factor[2];
+    const char *mode;
+    bool align_corners;
+};
 KN_API kn_module *kn_nn_upsample(const kn_nn_upsample_options *o, size_t o_size);
 
 /* ---- activations ---------------------------------------------------------------------------------------------------------------------------------- */
@@ -116,11 +132,13 @@ struct kn_nn_attention_options {
     const kn_nn_attention_options *base; char end_;
     int64_t kdim, vdim; double dropout; bool no_bias, batch_first, add_bias_kv, add_zero_attn; kn_dtype dtype;
 };
-/* forward(query, key, value, key_padding_mask?, need_weights = true, attn_mask?, average_attn_weights = true, is_causal = false) gives a tuple: output, and
- * weights or none. Masks: bool, true where a key is left out; or floats, added. is_causal is a hint and needs attn_mask. */
+/* forward(query, key, value, key_padding_mask?, need_weights = true, attn_mask?, average_attn_weights = true, is_causal = false) gives a
+ * tuple: output, and weights or none. Masks: bool, true where a key is left out; or floats, added. is_causal is a hint and needs
+ * attn_mask. */
 KN_API kn_module *kn_nn_multihead_attention(int64_t embed_dim, int64_t num_heads, const kn_nn_attention_options *o, size_t o_size);
 typedef struct kn_nn_transformer_options kn_nn_transformer_options;
-/* dim_feedforward 0: 2048; dropout 0: 0.1, unless no_dropout; activation: relu (default) or gelu; norm: of an encoder, after its last layer; taken. */
+/* dim_feedforward 0: 2048; dropout 0: 0.1, unless no_dropout; activation: relu (default) or gelu; norm: of an encoder, after its last
+ * layer; taken. */
 struct kn_nn_transformer_options {
     const kn_nn_transformer_options *base; char end_;
     int64_t dim_feedforward; double dropout, layer_norm_eps; const char *activation;
@@ -129,7 +147,8 @@ struct kn_nn_transformer_options {
 /* forward(src, src_mask?, src_key_padding_mask?, is_causal = false) */
 KN_API kn_module *kn_nn_transformer_encoder_layer(int64_t d_model, int64_t nhead, const kn_nn_transformer_options *o, size_t o_size);
 /* Layers made alike; forward(src, mask?, src_key_padding_mask?, is_causal = false) */
-KN_API kn_module *kn_nn_transformer_encoder(int64_t d_model, int64_t nhead, int64_t layers, const kn_nn_transformer_options *o, size_t o_size);
+KN_API kn_module *kn_nn_transformer_encoder(int64_t d_model, int64_t nhead, int64_t layers, const kn_nn_transformer_options *o,
+                                            size_t o_size);
 /* forward(tgt, memory, tgt_mask?, memory_mask?, tgt_key_padding_mask?, memory_key_padding_mask?) */
 KN_API kn_module *kn_nn_transformer_decoder_layer(int64_t d_model, int64_t nhead, const kn_nn_transformer_options *o, size_t o_size);
 

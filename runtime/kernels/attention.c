@@ -1,7 +1,7 @@
 /* attention.c: scaled_dot_product_attention: scores (a product), times scale, plus mask, softmax, a product (CAPTURE 16).
  *
- * A block of query rows' scores stands in scratch; no score matrix reaches memory. is_causal shortens the keys of a row: row i sees the first i + 1. A row
- * that sees no key gives 0. A bool mask is true where a key takes part; where it doesn't the score is -inf.
+ * A block of query rows' scores stands in scratch; no score matrix reaches memory. is_causal shortens the keys of a row: row i sees the
+ * first i + 1. A row that sees no key gives 0. A bool mask is true where a key takes part; where it doesn't the score is -inf.
  */
 #include "base/alloc.h"
 #include "base/error.h"

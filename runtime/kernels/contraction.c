@@ -1,10 +1,10 @@
 /* contraction.c: matmul, bmm, addmm, linear: shapes, batches and dtypes, on the products of gemm.h.
  *
- * f32, f64, i32 and i64 are multiplied as they are, whatever their strides. f16 and bf16 are widened to f32 and the result is rounded once; narrow integers
- * are widened to i32 and cut, which wraps to the same bits.
+ * f32, f64, i32 and i64 are multiplied as they are, whatever their strides. f16 and bf16 are widened to f32 and the result is rounded
+ * once; narrow integers are widened to i32 and cut, which wraps to the same bits.
  *
- * The epilogue is separately rounded operations after the product (CAPTURE 16): addmm is beta c + alpha (a b), factors of 1 left out (which changes no
- * bit); there is no special case for 0.
+ * The epilogue is separately rounded operations after the product (CAPTURE 16): addmm is beta c + alpha (a b), factors of 1 left out
+ * (which changes no bit); there is no special case for 0.
  */
 #include "base/alloc.h"
 #include "base/error.h"
@@ -223,7 +223,8 @@ static void run_strips(void *arg, int64_t first, int64_t last, int worker)
 static bool goes_in_strips(const kb_call *c)
 {
     const kb_layout *x = c->in[0].layout, *w = c->in[1].layout;
-    return (w->dtype == KN_F16 || w->dtype == KN_BF16) && w->strides[1] == 1 && w->sizes[1] > 0 && x->numel / w->sizes[1] <= KB_GEMM_FEW_ROWS;
+    return (w->dtype == KN_F16 || w->dtype == KN_BF16) && w->strides[1] == 1 && w->sizes[1] > 0
+           && x->numel / w->sizes[1] <= KB_GEMM_FEW_ROWS;
 }
 
 static kn_status run_in_strips(kb_gemm *g, const kb_buf *w)
@@ -248,8 +249,8 @@ kn_status kernel_linear(const kb_call *c)
     if (c->out[0].layout->numel == 0)
         return KN_OK;
     bool in_strips = goes_in_strips(c);
-    bool ready = open_factor(&x, &c->in[0], t) && (in_strips || open_factor(&w, &c->in[1], t)) && (!has_bias || open_factor(&bias, &c->in[2], t))
-              && open_result(&g, c, t, &scratch, &bytes);
+    bool ready = open_factor(&x, &c->in[0], t) && (in_strips || open_factor(&w, &c->in[1], t))
+                 && (!has_bias || open_factor(&bias, &c->in[2], t)) && open_result(&g, c, t, &scratch, &bytes);
     kn_status s = ready ? KN_OK : KN_E_MEMORY;
     if (ready) {
         set_linear(&g, lx, &x, lw, &w);

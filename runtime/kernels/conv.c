@@ -1,11 +1,13 @@
-/* conv.c: convolutions, transposed ones included: words and operands; f32 goes to conv_packed.c and conv_depthwise.c, other types are products here
- * (CAPTURE 16).
+/* conv.c: convolutions, transposed ones included: words and operands; f32 goes to conv_packed.c and conv_depthwise.c, other types are
+ * products here (CAPTURE 16).
  *
- * Each output is a product along k = (kh, kw, cin): the weights are laid out once as [out channels, k], and for a block of output places the taps are laid
- * out as [k, places] (im2col), so that the result is written where it belongs: [out channels, places]. A tap outside the image, and of a transposed
- * convolution one that falls between two inputs, counts in k with the value 0. A 1 x 1 kernel with stride 1 needs no such copy.
+ * Each output is a product along k = (kh, kw, cin): the weights are laid out once as [out channels, k], and for a block of output places
+ * the taps are laid out as [k, places] (im2col), so that the result is written where it belongs: [out channels, places]. A tap outside
+ * the image, and of a transposed convolution one that falls between two inputs, counts in k with the value 0. A 1 x 1 kernel with stride
+ * 1 needs no such copy.
  *
- * A transposed convolution is the same with another map from output places to input places. One spatial dimension is two of which the first is 1.
+ * A transposed convolution is the same with another map from output places to input places. One spatial dimension is two of which the
+ * first is 1.
  */
 #include "base/alloc.h"
 #include "base/error.h"
@@ -43,7 +45,8 @@ static bool make_maps(conv *c)
     return true;
 }
 
-/* Weights [out][in / groups][kh][kw], or of a transposed convolution [in][out / groups][kh][kw], to [out][kh][kw][in]. Items: output channels. */
+/* Weights [out][in / groups][kh][kw], or of a transposed convolution [in][out / groups][kh][kw], to [out][kh][kw][in]. Items: output
+ * channels. */
 #define LAY_OUT(T)                                                                                                              \
     for (int64_t o = begin; o < end; o++)                                                                                       \
         for (int64_t i = 0; i < c->base.cin; i++) {                                                                                  \
@@ -182,7 +185,8 @@ static void item_range(void *arg, int64_t begin, int64_t end, int worker)
 
 static kn_status run_conv(conv *c)
 {
-    c->plain = !c->base.transposed && c->base.kernel[0] * c->base.kernel[1] == 1 && c->base.stride[0] * c->base.stride[1] == 1 && c->base.padding[0] + c->base.padding[1] == 0;
+    c->plain = !c->base.transposed && c->base.kernel[0] * c->base.kernel[1] == 1 && c->base.stride[0] * c->base.stride[1] == 1
+               && c->base.padding[0] + c->base.padding[1] == 0;
     c->block = c->plain ? c->places : BLOCK_BYTES / (c->k * c->bytes + 1) / 16 * 16;
     if (c->block < MIN_PLACES)
         c->block = MIN_PLACES;
@@ -198,7 +202,10 @@ static kn_status run_conv(conv *c)
 }
 
 /* ---- words and operands ----------------------------------------------------------------------------------------------------------------------- */
-static int64_t item_of(const int64_t *list, int i, int64_t fallback) { return list[0] <= 0 ? fallback : list[0] == 1 ? list[1] : list[1 + i]; }
+static int64_t item_of(const int64_t *list, int i, int64_t fallback)
+{
+    return list[0] <= 0 ? fallback : list[0] == 1 ? list[1] : list[1 + i];
+}
 
 static int spatial(kb_opcode op) { return op == OP_conv1d || op == OP_conv_transpose1d ? 1 : 2; }
 
@@ -208,7 +215,8 @@ static void read_words(kb_conv *c, const kb_call *call)
     const kb_layout *x = call->in[0].layout, *w = call->in[1].layout, *o = call->out[0].layout;
     int n = spatial(call->op);
     c->transposed = call->op == OP_conv_transpose1d || call->op == OP_conv_transpose2d;
-    const int64_t *stride = kb_word(info, call->words, 0), *padding = kb_word(info, call->words, 1), *dilation = kb_word(info, call->words, 2 + c->transposed);
+    const int64_t *stride = kb_word(info, call->words, 0), *padding = kb_word(info, call->words, 1),
+                  *dilation = kb_word(info, call->words, 2 + c->transposed);
     int64_t groups = *kb_word(info, call->words, 3 + c->transposed);
     c->groups = groups ? groups : 1;
     c->batch = x->rank == n + 2 ? x->sizes[0] : 1;

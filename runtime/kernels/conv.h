@@ -42,7 +42,8 @@ static inline int64_t kk_tile_at(const kk_split *s, int64_t row)
     return row < s->higher * (s->rows + 1) ? row / (s->rows + 1) : (row - s->higher) / s->rows;
 }
 
-/* Weights in one of two forms (conv_weights.c), group after group; kept beside their storage where it is known to stay. false: memory was short; free works then too. */
+/* Weights in one of two forms (conv_weights.c), group after group; kept beside their storage where it is known to stay. false: memory
+ * was short; free works then too. */
 typedef struct kk_weights { const float *data; int64_t group_floats; float *own; size_t bytes; } kk_weights;
 bool kk_weights_get(kk_weights *w, const kb_conv *c, bool panels);
 void kk_weights_free(kk_weights *w);
@@ -55,8 +56,8 @@ bool kk_conv_direct_pays(const kb_conv *c);
 int kk_conv_direct(const kb_conv *c);
 /* May kk_conv_planes be asked? */
 bool kk_conv_has_planes(const kb_conv *c);
-/* Of a depthwise convolution with one output plane for each input plane: rows [y0, y1) of output planes [row0, row1) of one image, finished. src is what stands
- * for input plane row0. */
+/* Of a depthwise convolution with one output plane for each input plane: rows [y0, y1) of output planes [row0, row1) of one image,
+ * finished. src is what stands for input plane row0. */
 void kk_conv_planes(const kb_conv *c, const float *src, int64_t row0, int64_t row1, int64_t y0, int64_t y1, int worker);
 
 #endif

@@ -1,7 +1,7 @@
 /* conv_kernels.h: between the drivers of f32 convolutions (conv_packed.c, conv_depthwise.c) and isa/conv_isa.c, isa/depthwise_isa.c.
  *
- * LANES say where up to 16 output places find one tap, the same for all channels: runs of neighbouring lanes whose inputs are `step` apart; lanes in no run
- * are outside the image and read as 0. A run's offset is that of lane 0, if it were in the run.
+ * LANES say where up to 16 output places find one tap, the same for all channels: runs of neighbouring lanes whose inputs are `step`
+ * apart; lanes in no run are outside the image and read as 0. A run's offset is that of lane 0, if it were in the run.
  */
 #ifndef KK_CONV_KERNELS_H
 #define KK_CONV_KERNELS_H
@@ -15,8 +15,8 @@ typedef struct kk_lanes { int n; int64_t step; kk_run run[16]; } kk_lanes;
 /* Output row x of one plane: x[i] = dot over the taps of src[offset[t] + i] and w[t], i < n. At most 256 taps. */
 typedef struct kk_depthwise { const float *w; const int64_t *offset; int taps; const float *bias; /* added at the end; or NULL */ } kk_depthwise;
 
-/* n neighbouring planes of a depthwise convolution with dilation 1, one output plane for each: its rows [first, last). `top` rows and `left` columns of padding come before
- * a plane, each less than the kernel; what lies outside otherwise is padding too. */
+/* n neighbouring planes of a depthwise convolution with dilation 1, one output plane for each: its rows [first, last). `top` rows and
+ * `left` columns of padding come before a plane, each less than the kernel; what lies outside otherwise is padding too. */
 typedef struct kk_planes {
     const float *src, *weights, *bias;          /* [n, h, w]; [n, kernel, kernel]; [n], added at the end, or NULL */
     float *dst;                                 /* [n, out_h, out_w] */
@@ -27,15 +27,18 @@ typedef struct kk_planes {
 typedef struct kk_take { int64_t top, rows, bottom, pitch, distance, first, last, step; } kk_take;
 
 typedef struct kk_conv_kernels {
-    /* dst[i * step + lane] = plane i's element at the lane's place, for 16 lanes and `planes` planes, in ascending order: with step < 16 the next plane
-     * overwrites the rest of the last one, and the last needs room for 16. */
+    /* dst[i * step + lane] = plane i's element at the lane's place, for 16 lanes and `planes` planes, in ascending order: with step < 16
+     * the next plane overwrites the rest of the last one, and the last needs room for 16. */
     void (*pack_places)(float *dst, int64_t step, const float *plane, int64_t distance, int64_t planes, const kk_lanes *l);
-    /* The same for a few neighbouring taps of a kernel row, all 16 lanes inside, from `from` on and `apart` (1 or 2) from one another: tap after tap. */
-    void (*pack_taps)(float *dst, int64_t step, const float *from, int64_t distance, int64_t planes, int64_t taps, int64_t tap, int64_t apart);
+    /* The same for a few neighbouring taps of a kernel row, all 16 lanes inside, from `from` on and `apart` (1 or 2) from one another:
+     * tap after tap. */
+    void (*pack_taps)(float *dst, int64_t step, const float *from, int64_t distance, int64_t planes, int64_t taps, int64_t tap,
+                      int64_t apart);
     /* Reads up to 15 floats past what it needs of src; writes x[0 .. n) only. */
     void (*depthwise)(const kk_depthwise *d, const float *src, float *x, int64_t n);
-    /* Rows into scratch, padding included: t->rows of them between t->top and t->bottom rows of zeros, to[r * pitch + i] = from[r * distance + i * step] for
-     * first <= i < last, else 0, i < pitch. Rows ascend, each may write up to 15 floats past its end. `from` is where i = 0 would be. */
+    /* Rows into scratch, padding included: t->rows of them between t->top and t->bottom rows of zeros, to[r * pitch + i] = from[r *
+     * distance + i * step] for first <= i < last, else 0, i < pitch. Rows ascend, each may write up to 15 floats past its end. `from` is
+     * where i = 0 would be. */
     void (*take_rows)(const kk_take *t, float *to, const float *from);
     /* to[r * width + i] = from[r * pitch + i], i < width */
     void (*tight_rows)(float *to, const float *from, int64_t pitch, int64_t rows, int64_t width);
@@ -45,7 +48,8 @@ typedef struct kk_conv_kernels {
 
 KB_ISA_DECLARE(const kk_conv_kernels *, kk_conv_kernels_of, (void));
 
-/* Columns of an output row of pooling, all of whose taps lie inside: `rows` rows `row` floats apart, of each `taps` taps `tap` floats apart. */
+/* Columns of an output row of pooling, all of whose taps lie inside: `rows` rows `row` floats apart, of each `taps` taps `tap` floats
+ * apart. */
 typedef struct kk_pool { int64_t rows, row, taps, tap; int stride /* 1 or 2 */; bool max /* else the sum, divided by count */; float count; } kk_pool;
 KB_ISA_DECLARE(void, kk_pool_row, (const kk_pool *p, const float *from, float *out, int64_t n));
 

@@ -1,14 +1,16 @@
-/* conv_packed.c: f32 convolutions as matrix products whose second factor is never laid out in memory: taps are gathered into panels a block at a time.
+/* conv_packed.c: f32 convolutions as matrix products whose second factor is never laid out in memory: taps are gathered into panels a
+ * block at a time.
  *
- * For each group of each image y = W · T: W [cout, k] the weights, T [k, places] the taps, k = (kh, kw, cin). Two ways to go about it, on the tiles of
- * gemm_kernels.h:
+ * For each group of each image y = W · T: W [cout, k] the weights, T [k, places] the taps, k = (kh, kw, cin). Two ways to go about it,
+ * on the tiles of gemm_kernels.h:
  *
  *   straight   rows are output channels, columns places. Weights are tiles [k][rows of the tile]; taps are gathered into panels [k][16 places]
  *   turned     rows are places, columns channels, for images so small that panels of 16 places would stay half empty. Taps are gathered into tiles
  *              [k][places of the tile]; weights are panels [k][16 channels]; a block of results is transposed into y
  *
- * Weights are laid out once and kept beside their storage where it is known to stay (packs.h), else for the call. A piece of y is computed by one thread
- * over the whole of k, one block of 256 after the other, so that no split changes the order of an output's additions. */
+ * Weights are laid out once and kept beside their storage where it is known to stay (packs.h), else for the call. A piece of y is
+ * computed by one thread over the whole of k, one block of 256 after the other, so that no split changes the order of an output's
+ * additions. */
 #include "runtime/kernels/conv.h"
 #include "base/alloc.h"
 #include "base/pool.h"
@@ -110,7 +112,8 @@ static void scattered(const job *j, int64_t row, int64_t kw, const segment *s, k
 static void lanes_of(const job *j, int64_t kh, int64_t kw, const spots *spots, kk_lanes *l)
 {
     const kb_conv *c = j->c;
-    const int64_t *rows = j->rows + kh * c->out[0], first = j->spans[2 * kw], last = j->spans[2 * kw + 1], shift = kw * c->dilation[1] - c->padding[1];
+    const int64_t *rows = j->rows + kh * c->out[0], first = j->spans[2 * kw], last = j->spans[2 * kw + 1],
+                  shift = kw * c->dilation[1] - c->padding[1];
     l->n = 0;
     l->step = c->transposed ? 1 : c->stride[1];
     for (int i = 0; i < spots->n; i++) {
@@ -130,7 +133,8 @@ static int64_t whole_taps(const job *j, const spots *s, int64_t kh, int64_t kw, 
 {
     const kb_conv *c = j->c;
     int64_t n = 0;
-    if (c->transposed || c->stride[1] > 2 || c->cin > FEW_CHANNELS || s->n != 1 || s->at[0].n != PANEL || j->rows[kh * c->out[0] + s->at[0].y] < 0)
+    if (c->transposed || c->stride[1] > 2 || c->cin > FEW_CHANNELS || s->n != 1 || s->at[0].n != PANEL
+        || j->rows[kh * c->out[0] + s->at[0].y] < 0)
         return 0;
     while (n < most && kw + n < c->kernel[1] && s->at[0].x >= j->spans[2 * (kw + n)] && s->at[0].x + PANEL <= j->spans[2 * (kw + n) + 1])
         n++;
@@ -148,7 +152,8 @@ static void gather(const job *j, float *dst, int64_t step, const float *x, int64
     for (int64_t left = k; left > 0; channel = 0) {
         int64_t m = min(c->cin - channel, left), taps = channel ? 0 : whole_taps(j, &s, kh, kw, left / c->cin);
         if (taps) {
-            const float *from = x + j->rows[kh * c->out[0] + s.at[0].y] * c->in[1] + s.at[0].x * c->stride[1] + kw * c->dilation[1] - c->padding[1];
+            const float *from = x + j->rows[kh * c->out[0] + s.at[0].y] * c->in[1] + s.at[0].x * c->stride[1] + kw * c->dilation[1]
+                                - c->padding[1];
             j->kernels->pack_taps(dst, step, from, j->plane, c->cin, taps, c->dilation[1], c->stride[1]);
             dst += taps * c->cin * step;
             left -= taps * c->cin;
@@ -179,7 +184,8 @@ static void finish(const job *j, const piece *p, int64_t o0, int64_t o1, int64_t
 }
 
 /* All tiles of the piece's channels over panels of `n` places and one block of k. */
-static void run_tiles(const job *j, const piece *p, const float *taps, int64_t panel, int64_t b_k, bool exact, int64_t place, int64_t n, int64_t at, int64_t k)
+static void run_tiles(const job *j, const piece *p, const float *taps, int64_t panel, int64_t b_k, bool exact, int64_t place, int64_t n,
+                      int64_t at, int64_t k)
 {
     kk_split s = kk_split_rows(j->c->cout, j->tiles->rows);
     int64_t highest = s.rows + (s.higher > 0), wide = highest <= j->tiles->rows_4 ? 4 : highest <= j->tiles->rows_2 ? 2 : 1;
@@ -236,7 +242,8 @@ static bool run_straight(const job *j, const piece *p)
 
 /* ---- turned -------------------------------------------------------------------------------------------------------------------------------- */
 /* Places [place, place + m) by channels [o, o + n) of the piece, over one block of k; tiles of A stand in `taps`. */
-static void run_turned_block(const job *j, const piece *p, const float *taps, int64_t m, int64_t o, int64_t n, float *out, int64_t at, int64_t k)
+static void run_turned_block(const job *j, const piece *p, const float *taps, int64_t m, int64_t o, int64_t n, float *out, int64_t at,
+                             int64_t k)
 {
     kk_split s = kk_split_rows(m, j->tiles->rows);
     int64_t highest = s.rows + (s.higher > 0), wide = highest <= j->tiles->rows_4 ? 4 : highest <= j->tiles->rows_2 ? 2 : 1;
@@ -296,9 +303,16 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     job *j = arg;
     const kb_conv *c = j->c;
     for (int64_t i = begin; i < end; i++) {
-        int64_t per_item = j->n_along * j->n_across, item = i / per_item, group = item % c->groups, a = i % per_item / j->n_across, o = i % j->n_across;
-        piece p = {.x = c->x + item * c->cin * j->plane, .weights = j->weights.data + group * j->weights.group_floats, .bias = c->bias ? c->bias + group * c->cout : NULL,
-                   .y = c->y + item * c->cout * j->places, .row = item * c->cout, .p0 = a * j->along, .o0 = o * j->across, .worker = worker};
+        int64_t per_item = j->n_along * j->n_across, item = i / per_item, group = item % c->groups, a = i % per_item / j->n_across,
+                o = i % j->n_across;
+        piece p = {.x = c->x + item * c->cin * j->plane,
+                   .weights = j->weights.data + group * j->weights.group_floats,
+                   .bias = c->bias ? c->bias + group * c->cout : NULL,
+                   .y = c->y + item * c->cout * j->places,
+                   .row = item * c->cout,
+                   .p0 = a * j->along,
+                   .o0 = o * j->across,
+                   .worker = worker};
         p.p1 = min(p.p0 + j->along, j->places);
         p.o1 = min(p.o0 + j->across, c->cout);
         if (!j->turned) {       /* whole tiles */
@@ -311,7 +325,8 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* Cuts items for `threads`: places first, since every piece gathers the taps of its own places; channels where there are few places, and taps are gathered for many. */
+/* Cuts items for `threads`: places first, since every piece gathers the taps of its own places; channels where there are few places, and
+ * taps are gathered for many. */
 static void cut(job *j, int64_t items, int64_t threads)
 {
     const kb_conv *c = j->c;
@@ -399,7 +414,8 @@ static void set_band(const job *j, piece *p, int64_t y0, int64_t y1)
     p->p1 = j->c->whole_rows ? j->places : max(min(last, d->in[0]) * d->in[1], p->p0);
 }
 
-/* Output rows [y0, y1) of the depthwise one's planes [p->o0, p->o1), a few tiles. What they need of the first one's stands in `rows`, from its beginning on. */
+/* Output rows [y0, y1) of the depthwise one's planes [p->o0, p->o1), a few tiles. What they need of the first one's stands in `rows`,
+ * from its beginning on. */
 static bool run_band(const job *j, const piece *band, float *rows, int64_t y0, int64_t y1)
 {
     piece p = *band;
@@ -420,7 +436,8 @@ static void run_bands(void *arg, int64_t begin, int64_t end, int worker)
     const kb_conv *c = j->c, *d = &j->chain->second;
     kk_split s = kk_split_rows(c->cout, j->tiles->rows);
     for (int64_t i = begin; i < end; i++) {
-        int64_t image = i / (j->n_along * j->n_across), y0 = i / j->n_across % j->n_along * j->along, y1 = min(y0 + j->along, d->out[0]), part = i % j->n_across;
+        int64_t image = i / (j->n_along * j->n_across), y0 = i / j->n_across % j->n_along * j->along, y1 = min(y0 + j->along, d->out[0]),
+                part = i % j->n_across;
         piece p = {.x = c->x + image * c->cin * j->plane, .weights = j->weights.data, .bias = c->bias, .row = image * c->cout, .worker = worker};
         set_band(j, &p, y0, y1);
         for (int64_t t = part * s.tiles / j->n_across, t1, end = (part + 1) * s.tiles / j->n_across; t < end; t = t1) {

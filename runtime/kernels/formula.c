@@ -1,5 +1,5 @@
-/* formula.c: an operator of one's own that has a scalar body, run by the loops of bodies.def: blocks of KK_STAGE elements go through the formula's operations one
- * after another. Numbers and constants are brought to the math type once, as set_scalar of pointwise.c does.
+/* formula.c: an operator of one's own that has a scalar body, run by the loops of bodies.def: blocks of KK_STAGE elements go through the
+ * formula's operations one after another. Numbers and constants are brought to the math type once, as set_scalar of pointwise.c does.
  */
 #include "base/error.h"
 #include "runtime/kernels/formula.h"

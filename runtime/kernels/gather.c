@@ -71,7 +71,8 @@ kn_status kernel_cat(const kb_call *c)
         const kb_layout *l = c->in[k].layout;
         if (l->numel == 0)
             continue;
-        kk_copy((char *)c->out[0].data + at * o->strides[dim] * bytes, o->dtype, o->strides, c->in[k].data, l->dtype, l->strides, l->rank, l->sizes);
+        kk_copy((char *)c->out[0].data + at * o->strides[dim] * bytes, o->dtype, o->strides, c->in[k].data, l->dtype, l->strides, l->rank,
+                l->sizes);
         at += l->sizes[dim];
     }
     return KN_OK;
@@ -88,7 +89,8 @@ kn_status kernel_stack(const kb_call *c)
             strides[k++] = o->strides[d];
     for (int k = 0; k < c->n_in; k++) {
         const kb_layout *l = c->in[k].layout;
-        kk_copy((char *)c->out[0].data + k * o->strides[dim] * bytes, o->dtype, strides, c->in[k].data, l->dtype, l->strides, l->rank, l->sizes);
+        kk_copy((char *)c->out[0].data + k * o->strides[dim] * bytes, o->dtype, strides, c->in[k].data, l->dtype, l->strides, l->rank,
+                l->sizes);
     }
     return KN_OK;
 }

@@ -176,7 +176,8 @@ typedef struct strip {
     const float *bias;     /* added with the last one */
 } strip;
 
-/* m rows x s->n columns. `a` packed (a_strided false) or in place. Packed B comes from beyond L2 at times: each tile fetches its share of what follows. */
+/* m rows x s->n columns. `a` packed (a_strided false) or in place. Packed B comes from beyond L2 at times: each tile fetches its share
+ * of what follows. */
 static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, const strip *s, float *c)
 {
     const kb_gemm_kernels *kernels = p->kernels;
@@ -387,8 +388,8 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* Cuts an item for `threads` threads: the grid whose slowest thread has least to do, packing of both operands counted in. Where work on whole rows follows
- * and there are rows enough, threads get rows, so that each finishes its own. */
+/* Cuts an item for `threads` threads: the grid whose slowest thread has least to do, packing of both operands counted in. Where work on
+ * whole rows follows and there are rows enough, threads get rows, so that each finishes its own. */
 static void cut(job *j, int64_t threads)
 {
     const part *p = &j->whole;
@@ -477,7 +478,8 @@ static __attribute__((noinline)) bool run_outputs(const kb_gemm *g, const kb_gem
 static bool run_tiny(const kb_gemm *g, const kb_gemm_kernels *kernels)
 {
     bool contiguous = !g->packed && g->b_row == 1 && g->n > 1;
-    if (g->k == 0 || g->k > BLOCK || g->m * g->n * g->k > TINY_WORK || g->batch_rank || g->finish || (g->bias && (g->bias_row != 0 || g->bias_col != 1)))
+    if (g->k == 0 || g->k > BLOCK || g->m * g->n * g->k > TINY_WORK || g->batch_rank || g->finish
+        || (g->bias && (g->bias_row != 0 || g->bias_col != 1)))
         return false;
     if (contiguous && g->m <= kernels->rows_nt) {
         kernels->product_nt(&(kb_rows){g->a, g->a_row, g->a_col, g->b, g->b_col, 1, g->c, g->ldc, g->bias, g->m, g->n, g->k});

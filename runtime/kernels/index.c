@@ -1,7 +1,7 @@
 /* index.c: gather, scatter, one_hot, arange, and operators whose size depends on values.
  *
- * All indices are checked before anything is written. Scatters go in the row-major order of the index, on one thread: the last of two writes to one place
- * stands, and sums are in that order, taken in the math type and rounded once.
+ * All indices are checked before anything is written. Scatters go in the row-major order of the index, on one thread: the last of two
+ * writes to one place stands, and sums are in that order, taken in the math type and rounded once.
  */
 #include "base/alloc.h"
 #include "base/device.h"
@@ -45,8 +45,8 @@ static kn_status open_indexed(indexed *x, const kb_buf *index, const kb_layout *
     }
     for (int64_t i = 0; i < l->numel; i++)
         if (x->index[i] < 0 || x->index[i] >= limit) {
-            kn_status s = kb_fail(KN_E_INDEX, "index %lld is out of range for dimension %d, which has %lld elements", (long long)x->index[i], x->dim,
-                                  (long long)limit);
+            kn_status s = kb_fail(KN_E_INDEX, "index %lld is out of range for dimension %d, which has %lld elements",
+                                  (long long)x->index[i], x->dim, (long long)limit);
             kb_free(x->index);
             return s;
         }

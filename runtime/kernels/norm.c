@@ -1,7 +1,8 @@
 /* norm.c: group_norm and batch_norm: ((x - mean) r) w + b with r = 1 / sqrt(var + eps), each operation rounded (CAPTURE 15).
  *
- * Statistics of batch_norm are the reductions of reduce.c over batch and space: space in lanes, then the batch. group_norm's groups are rows. Work is on a
- * contiguous copy of the math type; channels are shared among threads. Running statistics become (1 - m) old + m new, with the unbiased variance.
+ * Statistics of batch_norm are the reductions of reduce.c over batch and space: space in lanes, then the batch. group_norm's groups are
+ * rows. Work is on a contiguous copy of the math type; channels are shared among threads. Running statistics become (1 - m) old + m new,
+ * with the unbiased variance.
  */
 #include "base/error.h"
 #include "base/alloc.h"
@@ -39,7 +40,8 @@ static void plane(const channels *c, int64_t at, int64_t channel, const void *me
     int64_t run = c->space < RUN ? c->space : RUN;
     const void *ws = spread(c, c->w, channel, w, run), *bs = spread(c, c->b, channel, b, run);
     for (int64_t i = 0; i < c->space; i += run)
-        c->fold->normalize(c->y + (at + i) * c->bytes, c->x + (at + i) * c->bytes, c->space - i < run ? c->space - i : run, mean, r, ws, bs);
+        c->fold->normalize(c->y + (at + i) * c->bytes, c->x + (at + i) * c->bytes, c->space - i < run ? c->space - i : run, mean, r, ws,
+                           bs);
 }
 
 /* Items are planes. */

@@ -1,8 +1,9 @@
 /* packs.c: see base/packs.h.
  *
- * A list of forms a storage, which only grows: one for each place, shape and pair of strides that a product takes B at. A form's state is one word, the
- * version that its data was made from, plus one (0: none yet, or being made); it is written after the data, so who reads it sees the data whole.
- * Filling a form again while an older call still reads it would need a write to the weights during that call, which is the caller's race already.
+ * A list of forms a storage, which only grows: one for each place, shape and pair of strides that a product takes B at. A form's state
+ * is one word, the version that its data was made from, plus one (0: none yet, or being made); it is written after the data, so who
+ * reads it sees the data whole. Filling a form again while an older call still reads it would need a write to the weights during that
+ * call, which is the caller's race already.
  */
 #include "base/packs.h"
 #include "base/alloc.h"
@@ -67,7 +68,8 @@ static kb_pack *add(kb_packs *packs, const kb_form *form, int64_t floats)
 static bool room(kb_pack *p)
 {
     int64_t limit = kb_env_int(KB_ENV_KN_PACKED_MB) << 20, bytes = bytes_of(p);
-    if (atomic_fetch_add_explicit(&bytes_kept, bytes, memory_order_relaxed) + bytes <= limit && (p->packed.data = kb_data_alloc((size_t)bytes)))
+    if (atomic_fetch_add_explicit(&bytes_kept, bytes, memory_order_relaxed) + bytes <= limit
+        && (p->packed.data = kb_data_alloc((size_t)bytes)))
         return true;
     atomic_fetch_sub_explicit(&bytes_kept, bytes, memory_order_relaxed);
     atomic_store_explicit(&p->refused, true, memory_order_relaxed);

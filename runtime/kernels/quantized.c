@@ -1,8 +1,9 @@
 /* quantized.c: quantized_linear: x W^T (times a scale for each output) (plus a bias), W in bf16 or i8, everything else in f32.
  *
- * The product is that of the widened weights in the canonical order (base/gemm.h); the scale and the bias are separately rounded operations after it. So the bits
- * don't depend on which of two ways is taken: few rows and weights whose outputs are neighbours in memory stream through quantized_isa.c, a quarter or
- * half of the bytes that f32 would take; else the weights are widened, some columns at a time, into the packed panels of the f32 product.
+ * The product is that of the widened weights in the canonical order (base/gemm.h); the scale and the bias are separately rounded
+ * operations after it. So the bits don't depend on which of two ways is taken: few rows and weights whose outputs are neighbours in
+ * memory stream through quantized_isa.c, a quarter or half of the bytes that f32 would take; else the weights are widened, some columns
+ * at a time, into the packed panels of the f32 product.
  */
 #include "base/alloc.h"
 #include "base/error.h"
@@ -71,7 +72,8 @@ static void pack_steps(void *arg, int64_t first, int64_t last, int worker)
     for (int64_t at = first; at < last; at++)
         for (int64_t c = 0; c < p->n; c += ROW) {
             int64_t n = p->n - c < ROW ? p->n - c : ROW, whole = (n + KB_GEMM_PANEL - 1) / KB_GEMM_PANEL * KB_GEMM_PANEL;
-            kk_gather(row, KN_F32, (const char *)p->w->data + ((p->column + c) * l->strides[0] + at * l->strides[1]) * bytes, l->dtype, l->strides[0], n);
+            kk_gather(row, KN_F32, (const char *)p->w->data + ((p->column + c) * l->strides[0] + at * l->strides[1]) * bytes, l->dtype,
+                      l->strides[0], n);
             memset(row + n, 0, (size_t)(whole - n) * sizeof *row);
             for (int64_t i = 0; i < whole; i += KB_GEMM_PANEL)
                 memcpy(p->panels + (c + i) * k + at * KB_GEMM_PANEL, row + i, KB_GEMM_PANEL * sizeof *row);

@@ -1,11 +1,12 @@
 /* reduce.c: reductions over any dimensions, in canonical order (CAPTURE 15).
  *
- * The axes decide, never the sizes: the reduced axes at the end of the shape ("trailing") are flattened and folded by lanes; the other reduced axes,
- * flattened row-major, are folded over those totals in blocks of 256. With trailing axes one output is a ROW, worked out whole; without, neighbouring
- * outputs are COLUMNS, folded side by side in tiles. An op is a short program of folds over a row or tile: variance folds twice while the data is in cache.
+ * The axes decide, never the sizes: the reduced axes at the end of the shape ("trailing") are flattened and folded by lanes; the other
+ * reduced axes, flattened row-major, are folded over those totals in blocks of 256. With trailing axes one output is a ROW, worked out
+ * whole; without, neighbouring outputs are COLUMNS, folded side by side in tiles. An op is a short program of folds over a row or tile:
+ * variance folds twice while the data is in cache.
  *
- * Arithmetic is in f32, f64, or i64 for all integers (which wrap, so order is free); f16 and bf16 in f32, rounded once at the end.
- * One output that is long is cut at chunks, and few columns that are long at blocks, whose totals are joined in order: any number of threads
+ * Arithmetic is in f32, f64, or i64 for all integers (which wrap, so order is free); f16 and bf16 in f32, rounded once at the end. One
+ * output that is long is cut at chunks, and few columns that are long at blocks, whose totals are joined in order: any number of threads
  * gives the same bits.
  */
 #include "base/alloc.h"
@@ -42,8 +43,8 @@ void kk_fold_run(const kk_fold *f, void *total, const void *x, int64_t n, int by
 /* ---- rows ------------------------------------------------------------------------------------------------------------------------- */
 static bool direct(const reduction *d) { return d->run.rank == 1 && (d->run.stride[0][0] == 1 || d->run.total == 1) && d->from == d->type; }
 
-static __attribute__((noinline)) void staged_chunk(const reduction *d, const kk_fold *f, void *total, const char *at, int64_t begin, int64_t n,
-                                                   const void *c)
+static __attribute__((noinline)) void staged_chunk(const reduction *d, const kk_fold *f, void *total, const char *at, int64_t begin,
+                                                   int64_t n, const void *c)
 {
     uint64_t block[KK_CHUNK];
     kk_stage(block, d->type, at, d->from, &d->run, 0, begin, n);

@@ -1,7 +1,7 @@
 /* rows.c: softmax, log_softmax, layer_norm and rms_norm: ops that map rows to rows of the same size.
  *
- * Each row is read from memory once: it is worked on while it is in cache. Where the operand is strided or of another dtype, the row is first brought
- * into the result, and worked on there. A result in f16 or bf16 is worked out in f32 scratch and rounded once.
+ * Each row is read from memory once: it is worked on while it is in cache. Where the operand is strided or of another dtype, the row is
+ * first brought into the result, and worked on there. A result in f16 or bf16 is worked out in f32 scratch and rounded once.
  *
  * softmax over a dimension that isn't the last sums along that dimension in the order of "other axes" (CAPTURE 15), in tiles of columns.
  */

@@ -1,7 +1,8 @@
-/* sample.c: randint, bernoulli, multinomial, randperm. base/philox.h says which element uses which random bits, and what is made of them.
+/* sample.c: randint, bernoulli, multinomial, randperm. base/philox.h says which element uses which random bits, and what is made of
+ * them.
  *
- * All of them refuse values (randint and randperm once more: their faces did it, a graph from a file has none). The result is fresh, so what was written of it
- * by then doesn't matter.
+ * All of them refuse values (randint and randperm once more: their faces did it, a graph from a file has none). The result is fresh, so
+ * what was written of it by then doesn't matter.
  */
 #include "base/alloc.h"
 #include "base/error.h"
@@ -148,15 +149,16 @@ static void with_replacement(const sample_job *j, int64_t row, int64_t n, double
     }
 }
 
-static kn_status without_replacement(const sample_job *j, int64_t row, int64_t n, const double *p, int64_t categories, arrival *a, int64_t *out)
+static kn_status without_replacement(const sample_job *j, int64_t row, int64_t n, const double *p, int64_t categories, arrival *a,
+                                     int64_t *out)
 {
     int64_t come = 0;
     for (int64_t k = 0; k < categories; k++)
         if (p[k] > 0)
             a[come++] = (arrival){-log(1.0 - kb_uniform_of(bits_of(j, row * categories + k))) / p[k], k};
     if (n > come)
-        return kb_fail(KN_E_VALUE, "%lld draws without replacement from %lld categories of row %lld that have a probability", (long long)n, (long long)come,
-                       (long long)row);
+        return kb_fail(KN_E_VALUE, "%lld draws without replacement from %lld categories of row %lld that have a probability", (long long)n,
+                       (long long)come, (long long)row);
     qsort(a, (size_t)come, sizeof *a, by_time);
     for (int64_t i = 0; i < n; i++)
         out[i] = a[i].category;

@@ -1,7 +1,8 @@
 /* sort.c: sort, argsort, topk along a dimension, and the scans that order the same way: cummax, cummin.
  *
- * Elements become 64-bit keys whose order is that of the values: NaN above everything, both zeros equal; a descending order is that of the inverted keys.
- * Sorting is stable: equal values keep their order, in either direction. topk's results are the first k of that order.
+ * Elements become 64-bit keys whose order is that of the values: NaN above everything, both zeros equal; a descending order is that of
+ * the inverted keys. Sorting is stable: equal values keep their order, in either direction. topk's results are the first k of that
+ * order.
  */
 #include "base/alloc.h"
 #include "base/error.h"
@@ -267,7 +268,8 @@ static void scan_range(void *arg, int64_t begin, int64_t end, int worker)
     (void)worker;
     kk_place_set(&p, &s->nest, s->nest.rank, begin);
     for (int64_t line = begin; line < end; line++, kk_place_next(&p, &s->nest, s->nest.rank))
-        scan_line(s, s->x + p.offset[0] * (int64_t)kb_dtype_bytes(s->l->dtype), s->out + p.offset[1] * (int64_t)kb_dtype_bytes(s->o->dtype));
+        scan_line(s, s->x + p.offset[0] * (int64_t)kb_dtype_bytes(s->l->dtype),
+                  s->out + p.offset[1] * (int64_t)kb_dtype_bytes(s->o->dtype));
 }
 
 static kn_status cumulate(const kb_call *c, bool product, bool logs)

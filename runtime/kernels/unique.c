@@ -1,5 +1,5 @@
-/* unique.c: the different values of a tensor, by sorting (value, place) pairs: equal values in the order of their places, NaNs last, each for itself. -0 and 0
- * are one value, the one that comes first. */
+/* unique.c: the different values of a tensor, by sorting (value, place) pairs: equal values in the order of their places, NaNs last,
+ * each for itself. -0 and 0 are one value, the one that comes first. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "runtime/kernels/kernels.h"
@@ -54,7 +54,8 @@ static bool same_value(const item *a, const item *b, bool floats) { return float
 
 kn_status kk_unique(const kb_buf *x, const kb_buf *out, int64_t *count)
 {
-    int64_t n = x->layout->numel, found = 0, bytes = (int64_t)kb_dtype_bytes(x->layout->dtype), most = out ? out[0].layout->numel : INT64_MAX;
+    int64_t n = x->layout->numel, found = 0, bytes = (int64_t)kb_dtype_bytes(x->layout->dtype),
+            most = out ? out[0].layout->numel : INT64_MAX;
     bool floats = kb_dtype_category(x->layout->dtype) == KB_CAT_FLOAT;
     item *items = sorted(x, floats);
     void *owned = NULL;
@@ -72,7 +73,8 @@ kn_status kk_unique(const kb_buf *x, const kb_buf *out, int64_t *count)
         ((int64_t *)out[2].data)[found - 1] = first ? 1 : ((int64_t *)out[2].data)[found - 1] + 1;
     }
     if (!s && out && found != most)
-        s = kb_fail(KN_E_STATE, "the operand changed while it was worked on: %lld different values, not %lld", (long long)found, (long long)most);
+        s = kb_fail(KN_E_STATE, "the operand changed while it was worked on: %lld different values, not %lld", (long long)found,
+                    (long long)most);
     if (owned)
         kb_data_free(owned, owned_bytes);
     kb_free(items);

@@ -45,8 +45,10 @@ PLAIN(Hardsigmoid, hardsigmoid, kn_hardsigmoid(x))
 NUMBERS1(LeakyReLU, leaky_relu, negative_slope, kn_leaky_relu(x, self->negative_slope))
 NUMBERS1(ELU, elu, alpha, kn_elu(x, .alpha = kn_value_double(self->alpha)))
 NUMBERS1(CELU, celu, alpha, kn_celu(x, .alpha = kn_value_double(self->alpha)))
-NUMBERS2(Softplus, softplus, beta, threshold, kn_softplus(x, .beta = kn_value_double(self->beta), .threshold = kn_value_double(self->threshold)))
-NUMBERS2(Hardtanh, hardtanh, min_val, max_val, kn_hardtanh(x, .min_val = kn_value_double(self->min_val), .max_val = kn_value_double(self->max_val)))
+NUMBERS2(Softplus, softplus, beta, threshold,
+         kn_softplus(x, .beta = kn_value_double(self->beta), .threshold = kn_value_double(self->threshold)))
+NUMBERS2(Hardtanh, hardtanh, min_val, max_val,
+         kn_hardtanh(x, .min_val = kn_value_double(self->min_val), .max_val = kn_value_double(self->max_val)))
 NUMBERS2(Threshold, threshold, threshold, value, kn_threshold(x, self->threshold, self->value))
 
 /* ---- along a dimension ------------------------------------------------------------------------------------------------------------------ */
@@ -55,7 +57,8 @@ static kn_tensor *glu(kn_tensor *x, int64_t dim)
 {
     int64_t size = kn_size(x, (int)dim);
     if (size >= 0 && size % 2)
-        return rt_error_tensorf(KN_E_SHAPE, "glu", KN_SITE, "the size of dimension %lld must be even, not %lld", (long long)dim, (long long)size);
+        return rt_error_tensorf(KN_E_SHAPE, "glu", KN_SITE, "the size of dimension %lld must be even, not %lld", (long long)dim,
+                                (long long)size);
     return kn_mul(kn_narrow(x, dim, 0, size / 2), kn_sigmoid(kn_narrow(x, dim, size / 2, size / 2)));
 }
 
@@ -103,7 +106,8 @@ static kn_tensor *prelu_forward(PReLU *self, kn_tensor *x)
     if (n == 1)
         return kn_where(kn_gt(x, 0), x, kn_mul(x, kn_reshape(self->weight, KN_SHAPE0)));
     if (!nn_failed(x) && (rank < 2 || kn_size(x, 1) != n))
-        return rt_error_tensorf(KN_E_SHAPE, "prelu", KN_SITE, "there are %lld slopes, but %lld channels", (long long)n, (long long)(rank < 2 ? 1 : kn_size(x, 1)));
+        return rt_error_tensorf(KN_E_SHAPE, "prelu", KN_SITE, "there are %lld slopes, but %lld channels", (long long)n,
+                                (long long)(rank < 2 ? 1 : kn_size(x, 1)));
     sizes[1] = n;
     return kn_where(kn_gt(x, 0), x, kn_mul(x, kn_reshape(self->weight, ((kn_shape){rank, sizes}))));
 }

@@ -1,9 +1,10 @@
 /* attention.c: MultiheadAttention: three projections, attention by heads, a projection out.
  *
- * Without weights asked for it is kn_scaled_dot_product_attention; with them the same formula in operators: scores, times 1/sqrt(head size), plus the mask,
- * softmax, product. Masks are bool (true: the key is left out) or floats that are added; a bool one becomes 0 and -inf. Inputs of two dimensions are one
- * sequence without a batch. In training, dropout
- * falls on the weights. bias_k and bias_v are a key and a value more for every sequence, add_zero_attn one of zeros; no mask leaves them out.
+ * Without weights asked for it is kn_scaled_dot_product_attention; with them the same formula in operators: scores, times 1/sqrt(head
+ * size), plus the mask, softmax, product. Masks are bool (true: the key is left out) or floats that are added; a bool one becomes 0 and
+ * -inf. Inputs of two dimensions are one sequence without a batch. In training, dropout
+ * falls on the weights. bias_k and bias_v are a key and a value more for every sequence, add_zero_attn one of zeros; no mask leaves them
+ * out.
  */
 #define KN_SITE "nn.MultiheadAttention"
 #include "runtime/nn/nn.h"
@@ -23,7 +24,10 @@ typedef struct MultiheadAttention {
 typedef Attention MultiheadAttention;
 
 /* Part i of the projections' weight or bias, which lie one behind the other. */
-static kn_tensor *third(const Attention *self, kn_tensor *all, int i) { return all ? kn_narrow(all, 0, i * self->embed_dim, self->embed_dim) : NULL; }
+static kn_tensor *third(const Attention *self, kn_tensor *all, int i)
+{
+    return all ? kn_narrow(all, 0, i * self->embed_dim, self->embed_dim) : NULL;
+}
 
 static kn_tensor *project(const Attention *self, kn_tensor *x, int i)
 {
@@ -67,7 +71,10 @@ static kn_tensor *with_added(const Attention *self, kn_tensor *x, kn_tensor *bia
 {
     int64_t batch = kn_size(x, 0), size = kn_size(x, 3);
     if (bias)
-        x = kn_cat(2, ((kn_tensor *[]){x, kn_expand(kn_reshape(bias, KN_SHAPE(1, self->num_heads, 1, size)), KN_SHAPE(batch, self->num_heads, 1, size))}), 2);
+        x = kn_cat(2,
+                   ((kn_tensor *[]){x, kn_expand(kn_reshape(bias, KN_SHAPE(1, self->num_heads, 1, size)),
+                                                 KN_SHAPE(batch, self->num_heads, 1, size))}),
+                   2);
     if (self->add_zero_attn)
         x = kn_cat(2, ((kn_tensor *[]){x, nn_zeros_by(x, KN_SHAPE(batch, self->num_heads, 1, size))}), 2);
     return x;
@@ -111,17 +118,19 @@ static attended attend(Attention *self, kn_tensor *q, kn_tensor *k, kn_tensor *v
 
 static kn_tensor *wrong_rank(kn_tensor *query, kn_tensor *key)
 {
-    return rt_error_tensorf(KN_E_SHAPE, "multihead_attention", KN_SITE, "query, key and value must all have 3 dimensions, or 2 without a batch, not %d and %d",
-        kn_rank(query), kn_rank(key));
+    return rt_error_tensorf(KN_E_SHAPE, "multihead_attention", KN_SITE,
+                            "query, key and value must all have 3 dimensions, or 2 without a batch, not %d and %d", kn_rank(query),
+                            kn_rank(key));
 }
 
-static kn_value attention_forward(Attention *self, kn_tensor *query, kn_tensor *key, kn_tensor *value, kn_tensor *key_padding_mask, kn_value need_weights,
-    kn_tensor *attn_mask, kn_value average_attn_weights, kn_value is_causal)
+static kn_value attention_forward(Attention *self, kn_tensor *query, kn_tensor *key, kn_tensor *value, kn_tensor *key_padding_mask,
+                                  kn_value need_weights, kn_tensor *attn_mask, kn_value average_attn_weights, kn_value is_causal)
 {
     int batch_dim = self->batch_first ? 0 : 1;
     bool alone = kn_rank(query) == 2, need = flag(need_weights, true);
     if (flag(is_causal, false) && !attn_mask)
-        return kn_value_tensor(rt_error_tensorf(KN_E_VALUE, "multihead_attention", KN_SITE, "is_causal only says what attn_mask is; attn_mask is missing"));
+        return kn_value_tensor(
+            rt_error_tensorf(KN_E_VALUE, "multihead_attention", KN_SITE, "is_causal only says what attn_mask is; attn_mask is missing"));
     if (!nn_failed(query) && !nn_failed(key) && (kn_rank(query) != kn_rank(key) || kn_rank(query) < 2 || kn_rank(query) > 3))
         return kn_value_tensor(wrong_rank(query, key));
     if (alone) {
@@ -147,13 +156,25 @@ static kn_value attention_forward(Attention *self, kn_tensor *query, kn_tensor *
     return kn_tuple(y, weights);
 }
 
-static const kn_field attention_fields[] = {
-    KN_PARAM(Attention, in_proj_weight), KN_PARAM(Attention, q_proj_weight), KN_PARAM(Attention, k_proj_weight), KN_PARAM(Attention, v_proj_weight),
-    KN_PARAM(Attention, in_proj_bias), KN_PARAM(Attention, bias_k), KN_PARAM(Attention, bias_v),
-    KN_BUFFER(Attention, in_proj_weight_scale), KN_BUFFER(Attention, q_proj_weight_scale), KN_BUFFER(Attention, k_proj_weight_scale),
-    KN_BUFFER(Attention, v_proj_weight_scale), KN_CHILD(Attention, out_proj), KN_ATTR(Attention, quantized), KN_ATTR(Attention, embed_dim),
-    KN_ATTR(Attention, num_heads), KN_ATTR(Attention, dropout), KN_ATTR(Attention, batch_first), KN_ATTR(Attention, add_zero_attn), KN_FIELDS_END
-};
+static const kn_field attention_fields[] = {KN_PARAM(Attention, in_proj_weight),
+                                            KN_PARAM(Attention, q_proj_weight),
+                                            KN_PARAM(Attention, k_proj_weight),
+                                            KN_PARAM(Attention, v_proj_weight),
+                                            KN_PARAM(Attention, in_proj_bias),
+                                            KN_PARAM(Attention, bias_k),
+                                            KN_PARAM(Attention, bias_v),
+                                            KN_BUFFER(Attention, in_proj_weight_scale),
+                                            KN_BUFFER(Attention, q_proj_weight_scale),
+                                            KN_BUFFER(Attention, k_proj_weight_scale),
+                                            KN_BUFFER(Attention, v_proj_weight_scale),
+                                            KN_CHILD(Attention, out_proj),
+                                            KN_ATTR(Attention, quantized),
+                                            KN_ATTR(Attention, embed_dim),
+                                            KN_ATTR(Attention, num_heads),
+                                            KN_ATTR(Attention, dropout),
+                                            KN_ATTR(Attention, batch_first),
+                                            KN_ATTR(Attention, add_zero_attn),
+                                            KN_FIELDS_END};
 KN_DEFINE_CLASS(attention_class, MultiheadAttention, attention_forward, attention_fields, value,
     (tensor, tensor, tensor, optional, any, optional, any, any));
 
@@ -181,7 +202,8 @@ kn_module *(kn_nn_multihead_attention)(int64_t embed_dim, int64_t num_heads, con
     if (!o)
         return NULL;
     if (embed_dim < 1 || num_heads < 1 || embed_dim % num_heads) {
-        kb_fail(KN_E_VALUE, "MultiheadAttention: embed_dim (%lld) must be a positive multiple of num_heads (%lld)", (long long)embed_dim, (long long)num_heads);
+        kb_fail(KN_E_VALUE, "MultiheadAttention: embed_dim (%lld) must be a positive multiple of num_heads (%lld)", (long long)embed_dim,
+                (long long)num_heads);
         return NULL;
     }
     if (!(o->dropout >= 0 && o->dropout <= 1)) {

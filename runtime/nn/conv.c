@@ -1,5 +1,5 @@
-/* conv.c: convolutions of one and two dimensions, forward and transposed. Weights are [out, in / groups, kernel …], of transposed ones [in, out / groups,
- * kernel …]; they start from a uniform distribution of half-width 1/sqrt(fan in), as PyTorch's.
+/* conv.c: convolutions of one and two dimensions, forward and transposed. Weights are [out, in / groups, kernel …], of transposed ones
+ * [in, out / groups, kernel …]; they start from a uniform distribution of half-width 1/sqrt(fan in), as PyTorch's.
  *
  * Padding other than by zeros, and padding='same' with an even span, pad the input first. Refused: 'same' with a stride; sizes below 1.
  */
@@ -89,7 +89,8 @@ static bool place_padding(const kn_class *c, Conv *v, const int64_t *kernel, boo
 {
     bool zeros = v->padding_mode == padding_modes[0];
     if (transposed && (same || !zeros)) {
-        kb_fail(KN_E_VALUE, "%s: padding is a number of zeros; other modes and 'same' are for convolutions that aren't transposed", c->name);
+        kb_fail(KN_E_VALUE, "%s: padding is a number of zeros; other modes and 'same' are for convolutions that aren't transposed",
+                c->name);
         return false;
     }
     v->pads = !zeros;
@@ -144,9 +145,15 @@ static kn_module *make(const kn_class *c, int64_t in, int64_t out, int64_t kerne
     return KN_BASE((kn_new)(c, sizeof v, &v, KN_SITE));
 }
 
-kn_module *(kn_nn_conv1d)(int64_t in, int64_t out, int64_t kernel, const kn_nn_conv_options *o, size_t size) { return make(&conv1d_class, in, out, kernel, o, size); }
+kn_module *(kn_nn_conv1d)(int64_t in, int64_t out, int64_t kernel, const kn_nn_conv_options *o, size_t size)
+{
+    return make(&conv1d_class, in, out, kernel, o, size);
+}
 
-kn_module *(kn_nn_conv2d)(int64_t in, int64_t out, int64_t kernel, const kn_nn_conv_options *o, size_t size) { return make(&conv2d_class, in, out, kernel, o, size); }
+kn_module *(kn_nn_conv2d)(int64_t in, int64_t out, int64_t kernel, const kn_nn_conv_options *o, size_t size)
+{
+    return make(&conv2d_class, in, out, kernel, o, size);
+}
 
 kn_module *(kn_nn_conv_transpose1d)(int64_t in, int64_t out, int64_t kernel, const kn_nn_conv_options *o, size_t size)
 {
@@ -172,7 +179,8 @@ static bool read_padding(kn_nn_conv_options *o, kn_value v, int dims, const char
     for (uint32_t i = 0; good && v.kind == KN_KIND_TUPLE && i < v.count; i++)
         good = v.as.items[i].kind == KN_KIND_INT;
     if (!good) {
-        kb_fail(KN_E_VALUE, "%s: argument 'padding' must be an integer, %d of them, \"valid\" or \"same\", not %s", name, dims, rt_value_name(v));
+        kb_fail(KN_E_VALUE, "%s: argument 'padding' must be an integer, %d of them, \"valid\" or \"same\", not %s", name, dims,
+                rt_value_name(v));
         return false;
     }
     nn_ints(v, dims, o->padding, 0);

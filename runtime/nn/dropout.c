@@ -1,4 +1,5 @@
-/* dropout.c: Dropout, and those that drop whole channels: nothing happens out of training, and the random numbers come from the library's seeded generator. */
+/* dropout.c: Dropout, and those that drop whole channels: nothing happens out of training, and the random numbers come from the
+ * library's seeded generator. */
 #define KN_SITE "nn.Dropout"
 #include "runtime/nn/nn.h"
 
@@ -15,7 +16,8 @@ static kn_tensor *drop_channels(Dropout *self, kn_tensor *x, int spatial)
     if (!kn_is_training(&self->base) || self->p == 0 || s.rank < 0)
         return x;
     if (s.rank != spatial + 1 && s.rank != spatial + 2)
-        return rt_error_tensorf(KN_E_SHAPE, "dropout", KN_SITE, "the input must have %d or %d dimensions, not %lld", spatial + 1, spatial + 2, (long long)s.rank);
+        return rt_error_tensorf(KN_E_SHAPE, "dropout", KN_SITE, "the input must have %d or %d dimensions, not %lld", spatial + 1,
+                                spatial + 2, (long long)s.rank);
     for (int64_t i = 0; i < s.rank; i++)
         sizes[i] = i < s.rank - spatial ? s.sizes[i] : 1;
     return kn_mul(x, kn_dropout(kn_add(nn_zeros_by(x, ((kn_shape){s.rank, sizes})), 1), self->p, true));

@@ -1,4 +1,5 @@
-/* init.c: starting values from the library's seeded generator, as torch.nn.init has them. Each writes its tensor in place and gives it back.
+/* init.c: starting values from the library's seeded generator, as torch.nn.init has them. Each writes its tensor in place and gives it
+ * back.
  *
  * Fans: of a weight of two or more dimensions, size 1 times the sizes from 2 on go in, size 0 times those go out.
  */
@@ -37,7 +38,8 @@ kn_tensor *kn_init_uniform_(kn_tensor *t, double low, double high, const char *s
     kn_tensor *error = refused(t, low, high, "init_uniform_", site);
     if (error || kn_failed(t))
         return error ? kn_escape(error) : t;
-    return kn_escape((kn_copy_)(t, kn_value_tensor(kn_add(kn_mul(kn_rand(kn_tensor_dtype(t), kn_tensor_shape(t)), high - low), low)), site));
+    return kn_escape(
+        (kn_copy_)(t, kn_value_tensor(kn_add(kn_mul(kn_rand(kn_tensor_dtype(t), kn_tensor_shape(t)), high - low), low)), site));
 }
 
 kn_tensor *kn_init_normal_(kn_tensor *t, double mean, double std, const char *site)
@@ -77,9 +79,15 @@ static kn_tensor *xavier(kn_tensor *t, double gain, bool normal, const char *who
     return normal ? kn_init_normal_(t, 0, std, site) : kn_init_uniform_(t, -width, width, site);
 }
 
-kn_tensor *kn_init_xavier_uniform_(kn_tensor *t, double gain, const char *site) { return xavier(t, gain, false, "init_xavier_uniform_", site); }
+kn_tensor *kn_init_xavier_uniform_(kn_tensor *t, double gain, const char *site)
+{
+    return xavier(t, gain, false, "init_xavier_uniform_", site);
+}
 
-kn_tensor *kn_init_xavier_normal_(kn_tensor *t, double gain, const char *site) { return xavier(t, gain, true, "init_xavier_normal_", site); }
+kn_tensor *kn_init_xavier_normal_(kn_tensor *t, double gain, const char *site)
+{
+    return xavier(t, gain, true, "init_xavier_normal_", site);
+}
 
 /* torch.nn.init.calculate_gain */
 static bool gain_of(const kn_init_options *o, double *gain)

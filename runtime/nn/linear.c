@@ -1,5 +1,5 @@
-/* linear.c: Linear, Bilinear and Embedding, initialised as PyTorch does: the first two from a uniform distribution of half-width 1/sqrt(in) (kaiming_uniform
- * with a = sqrt(5)), Embedding from a normal one; all from the library's seeded generator.
+/* linear.c: Linear, Bilinear and Embedding, initialised as PyTorch does: the first two from a uniform distribution of half-width
+ * 1/sqrt(in) (kaiming_uniform with a = sqrt(5)), Embedding from a normal one; all from the library's seeded generator.
  */
 #define KN_SITE "nn.Linear"
 #include "runtime/nn/nn.h"
@@ -19,10 +19,13 @@ static kn_tensor *linear_forward(Linear *self, kn_tensor *x)
     return self->quantized ? kn_quantized_linear(x, self->weight, self->weight_scale, self->bias) : kn_linear(x, self->weight, self->bias);
 }
 
-static const kn_field linear_fields[] = {
-    KN_PARAM(Linear, weight), KN_PARAM(Linear, bias), KN_BUFFER(Linear, weight_scale), KN_ATTR(Linear, in_features), KN_ATTR(Linear, out_features),
-    KN_ATTR(Linear, quantized), KN_FIELDS_END
-};
+static const kn_field linear_fields[] = {KN_PARAM(Linear, weight),
+                                         KN_PARAM(Linear, bias),
+                                         KN_BUFFER(Linear, weight_scale),
+                                         KN_ATTR(Linear, in_features),
+                                         KN_ATTR(Linear, out_features),
+                                         KN_ATTR(Linear, quantized),
+                                         KN_FIELDS_END};
 KN_DEFINE_CLASS(linear_class, Linear, linear_forward, linear_fields, tensor, (tensor));
 
 int nn_weights_of_linear(kn_module *m, nn_weight *w)
@@ -44,8 +47,8 @@ kn_module *(kn_nn_linear)(int64_t in, int64_t out, const kn_nn_linear_options *g
     kn_dtype d = nn_dtype(o->dtype);
     double width = in > 0 ? 1 / sqrt((double)in) : 0;
     kn_tensor *weight = nn_uniform(d, KN_SHAPE(out, in), width);
-    return KN_BASE(kn_new(Linear, &linear_class, .weight = weight, .bias = o->no_bias ? NULL : nn_uniform(d, KN_SHAPE(out), width), .in_features = in,
-        .out_features = out));
+    return KN_BASE(kn_new(Linear, &linear_class, .weight = weight, .bias = o->no_bias ? NULL : nn_uniform(d, KN_SHAPE(out), width),
+                          .in_features = in, .out_features = out));
 }
 
 kn_module *nn_new_Linear(const kn_value *a)
@@ -63,12 +66,15 @@ static kn_tensor *bilinear_forward(Bilinear *self, kn_tensor *x1, kn_tensor *x2)
     int64_t out = kn_size(self->weight, 0), in1 = kn_size(self->weight, 1), in2 = kn_size(self->weight, 2), sizes[KN_MAX_RANK + 1];
     kn_shape s = kn_tensor_shape(x2);
     if (kn_size(x1, -1) != in1 && !nn_failed(x1))
-        return rt_error_tensorf(KN_E_SHAPE, "bilinear", KN_SITE, "the last size of the first input must be %lld, not %lld", (long long)in1, (long long)kn_size(x1, -1));
+        return rt_error_tensorf(KN_E_SHAPE, "bilinear", KN_SITE, "the last size of the first input must be %lld, not %lld", (long long)in1,
+                                (long long)kn_size(x1, -1));
     kn_tensor *w2 = kn_linear(x2, kn_reshape(self->weight, KN_SHAPE(out * in1, in2)), NULL);
     for (int64_t i = 0; i + 1 < s.rank; i++)
         sizes[i] = s.sizes[i];
     if (s.rank < 1 || s.rank >= KN_MAX_RANK)
-        return s.rank < 0 ? x2 : rt_error_tensorf(KN_E_SHAPE, "bilinear", KN_SITE, "the inputs must have 1 to %d dimensions, not %lld", KN_MAX_RANK - 1, (long long)s.rank);
+        return s.rank < 0 ? x2
+                          : rt_error_tensorf(KN_E_SHAPE, "bilinear", KN_SITE, "the inputs must have 1 to %d dimensions, not %lld",
+                                             KN_MAX_RANK - 1, (long long)s.rank);
     sizes[s.rank - 1] = out;
     sizes[s.rank] = in1;
     kn_tensor *each = kn_reshape(w2, ((kn_shape){s.rank + 1, sizes}));
@@ -88,7 +94,8 @@ kn_module *(kn_nn_bilinear)(int64_t in1, int64_t in2, int64_t out, const kn_nn_l
         return NULL;
     double width = in1 > 0 ? 1 / sqrt((double)in1) : 0;
     kn_tensor *weight = nn_uniform(nn_dtype(o->dtype), KN_SHAPE(out, in1, in2), width);
-    return KN_BASE(kn_new(Bilinear, &bilinear_class, .weight = weight, .bias = o->no_bias ? NULL : nn_uniform(nn_dtype(o->dtype), KN_SHAPE(out), width)));
+    return KN_BASE(kn_new(Bilinear, &bilinear_class, .weight = weight,
+                          .bias = o->no_bias ? NULL : nn_uniform(nn_dtype(o->dtype), KN_SHAPE(out), width)));
 }
 
 kn_module *nn_new_Bilinear(const kn_value *a)
@@ -123,5 +130,6 @@ kn_module *(kn_nn_embedding)(int64_t count, int64_t dim, const kn_nn_embedding_o
 
 kn_module *nn_new_Embedding(const kn_value *a)
 {
-    return kn_nn_embedding(a[0].as.i, a[1].as.i, .has_padding = a[2].kind == KN_KIND_INT, .padding = a[2].as.i, .dtype = (kn_dtype)a[3].as.i);
+    return kn_nn_embedding(a[0].as.i, a[1].as.i, .has_padding = a[2].kind == KN_KIND_INT, .padding = a[2].as.i,
+                           .dtype = (kn_dtype)a[3].as.i);
 }

@@ -48,7 +48,8 @@ static bool tensor_of(kn_value v, const char *name, const char *what, kn_tensor 
 
 LOSS(MSELoss, mse_loss, reductions, kn_mse_loss(x, target, .reduction = self->reduction))
 LOSS(L1Loss, l1_loss, reductions, kn_l1_loss(x, target, .reduction = self->reduction))
-LOSS(SmoothL1Loss, smooth_l1_loss, reductions, kn_smooth_l1_loss(x, target, .reduction = self->reduction, .beta = kn_value_double(self->number)))
+LOSS(SmoothL1Loss, smooth_l1_loss, reductions,
+     kn_smooth_l1_loss(x, target, .reduction = self->reduction, .beta = kn_value_double(self->number)))
 LOSS(HuberLoss, huber_loss, reductions, kn_huber_loss(x, target, .reduction = self->reduction, .delta = kn_value_double(self->number)))
 LOSS(KLDivLoss, kl_div_loss, kl_reductions, kn_kl_div(x, target, .reduction = self->reduction, .log_target = self->log_target))
 LOSS(BCELoss, bce_loss, reductions, kn_binary_cross_entropy(x, target, self->weight, .reduction = self->reduction))
@@ -56,7 +57,8 @@ LOSS(BCEWithLogitsLoss, bce_with_logits_loss, reductions,
     kn_binary_cross_entropy_with_logits(x, target, self->weight, self->pos_weight, .reduction = self->reduction))
 LOSS(CrossEntropyLoss, cross_entropy_loss, reductions, kn_cross_entropy(x, target, self->weight, .reduction = self->reduction,
     .ignore_index = kn_value_int(self->ignore_index), .label_smoothing = self->label_smoothing))
-LOSS(NLLLoss, nll_loss, reductions, kn_nll_loss(x, target, self->weight, .reduction = self->reduction, .ignore_index = kn_value_int(self->ignore_index)))
+LOSS(NLLLoss, nll_loss, reductions,
+     kn_nll_loss(x, target, self->weight, .reduction = self->reduction, .ignore_index = kn_value_int(self->ignore_index)))
 
 /* ---- by name ---------------------------------------------------------------------------------------------------------------------------- */
 kn_module *nn_new_MSELoss(const kn_value *a) { return kn_nn_mse_loss(.reduction = a[0].as.string); }
@@ -83,11 +85,14 @@ kn_module *nn_new_CrossEntropyLoss(const kn_value *a)
 {
     kn_tensor *weight;
     return tensor_of(a[0], "CrossEntropyLoss", "weight", &weight)
-        ? kn_nn_cross_entropy_loss(.weight = weight, .ignore_index = a[1], .reduction = a[2].as.string, .label_smoothing = a[3].as.d) : NULL;
+               ? kn_nn_cross_entropy_loss(.weight = weight, .ignore_index = a[1], .reduction = a[2].as.string, .label_smoothing = a[3].as.d)
+               : NULL;
 }
 
 kn_module *nn_new_NLLLoss(const kn_value *a)
 {
     kn_tensor *weight;
-    return tensor_of(a[0], "NLLLoss", "weight", &weight) ? kn_nn_nll_loss(.weight = weight, .ignore_index = a[1], .reduction = a[2].as.string) : NULL;
+    return tensor_of(a[0], "NLLLoss", "weight", &weight)
+               ? kn_nn_nll_loss(.weight = weight, .ignore_index = a[1], .reduction = a[2].as.string)
+               : NULL;
 }

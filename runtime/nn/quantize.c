@@ -1,7 +1,9 @@
-/* quantize.c: kn_quantize_weights: the f32 weights of a tree's Linear modules and of MultiheadAttention's projections become bf16 or i8 ones.
+/* quantize.c: kn_quantize_weights: the f32 weights of a tree's Linear modules and of MultiheadAttention's projections become bf16 or i8
+ * ones.
  *
- * All or nothing: every new weight is made first, then all are put into their fields. They keep their shape and name; their outputs are neighbours in memory
- * (strides (1, out)), which is how quantized_linear reads them fast. Other modules' weights (recurrent ones, convolutions, embeddings) stay.
+ * All or nothing: every new weight is made first, then all are put into their fields. They keep their shape and name; their outputs are
+ * neighbours in memory (strides (1, out)), which is how quantized_linear reads them fast. Other modules' weights (recurrent ones,
+ * convolutions, embeddings) stay.
  */
 #define KN_SITE "kn_quantize_weights"
 #include "runtime/nn/quantize.h"
@@ -27,7 +29,8 @@ static kn_status quantize(changes *c, nn_weight to, const char *path)
     kn_tensor *low = c->dtype == KN_I8 && kn_numel(w) ? to_i8(w, &one.scale) : kn_to(w, c->dtype);
     one.weight = kn_transpose(kn_contiguous(kn_transpose(low, 0, 1)), 0, 1);
     if (kn_failed(one.weight) || (one.scale && kn_failed(one.scale)))
-        return kb_fail(KN_E_MEMORY, "kn_quantize_weights: \"%s\": %s", path, kn_tensor_error(kn_failed(one.weight) ? one.weight : one.scale));
+        return kb_fail(KN_E_MEMORY, "kn_quantize_weights: \"%s\": %s", path,
+                       kn_tensor_error(kn_failed(one.weight) ? one.weight : one.scale));
     return KB_PUSH(&c->v, &c->n, &c->cap, one) ? KN_OK : kb_error_status();
 }
 

@@ -1,8 +1,8 @@
 /* recurrent.c: RNN, LSTM and GRU: layers over a sequence, in both directions if asked for.
  *
- * The products with the inputs of all steps are one product; each step adds the product with the state. Parameters are named as PyTorch's, "weight_ih_l0",
- * "bias_hh_l1_reverse" …, so their number depends on the options: such a module's class is made at run time, with its table of fields, in one block that the
- * instance owns (rt_new_of_block). Gates lie in PyTorch's order: i f g o, and r z n.
+ * The products with the inputs of all steps are one product; each step adds the product with the state. Parameters are named as
+ * PyTorch's, "weight_ih_l0", "bias_hh_l1_reverse" …, so their number depends on the options: such a module's class is made at run time,
+ * with its table of fields, in one block that the instance owns (rt_new_of_block). Gates lie in PyTorch's order: i f g o, and r z n.
  * Refused: more than 64 layers; proj_size of anything but an LSTM; a state of another form than PyTorch's.
  */
 #define KN_SITE "nn.Recurrent"
@@ -92,7 +92,8 @@ static kn_tensor *initial(const Recurrent *self, kn_value given, kn_tensor *x, i
     if (alone && !nn_failed(h))
         h = kn_unsqueeze(h, 1);
     if (!nn_failed(h) && (kn_rank(h) != 3 || kn_size(h, 0) != n || kn_size(h, 1) != batch || kn_size(h, 2) != size))
-        return rt_error_tensorf(KN_E_SHAPE, "recurrent", KN_SITE, "the state must be (%lld, %lld, %lld)", (long long)n, (long long)batch, (long long)size);
+        return rt_error_tensorf(KN_E_SHAPE, "recurrent", KN_SITE, "the state must be (%lld, %lld, %lld)", (long long)n, (long long)batch,
+                                (long long)size);
     return h;
 }
 
@@ -133,7 +134,8 @@ static kn_value recurrent_forward(Recurrent *self, kn_tensor *x, kn_value state)
             "the input must have 3 dimensions (2 without a batch), the last of size %lld; it has %d, the last %lld",
             (long long)kn_size(self->params[0], 1), kn_rank(x), (long long)kn_size(x, -1)));
     if (lstm && state.kind != KN_KIND_NONE && (state.kind != KN_KIND_TUPLE || state.count != 2))
-        return kn_value_tensor(rt_error_tensorf(KN_E_VALUE, "recurrent", KN_SITE, "the state of an LSTM is a tuple of two tensors, not %s", rt_value_name(state)));
+        return kn_value_tensor(rt_error_tensorf(KN_E_VALUE, "recurrent", KN_SITE, "the state of an LSTM is a tuple of two tensors, not %s",
+                                                rt_value_name(state)));
     kn_tensor *seq = alone ? kn_unsqueeze(x, 1) : self->batch_first ? kn_transpose(x, 0, 1) : x;
     if (kn_size(seq, 0) < 1)
         return kn_value_tensor(rt_error_tensorf(KN_E_SHAPE, "recurrent", KN_SITE, "the sequence is empty"));
@@ -154,7 +156,10 @@ static kn_value recurrent_forward(Recurrent *self, kn_tensor *x, kn_value state)
 }
 
 /* ---- making one --------------------------------------------------------------------------------------------------------------------------------- */
-static kn_value thunk(kn_fn fn, void *self, const kn_value *a) { return ((kn_value(*)(Recurrent *, kn_tensor *, kn_value))fn)(self, a[0].as.tensor, a[1]); }
+static kn_value thunk(kn_fn fn, void *self, const kn_value *a)
+{
+    return ((kn_value(*)(Recurrent *, kn_tensor *, kn_value))fn)(self, a[0].as.tensor, a[1]);
+}
 
 enum { NAME = 32, ATTRS = 5 };
 typedef struct block { kn_class c; kn_field fields[]; } block;       /* names lie behind the fields */
@@ -174,11 +179,21 @@ static block *class_of(const char *name, int64_t layers, int64_t directions)
     char *names = (char *)(b->fields + n + ATTRS + 1);
     for (size_t i = 0; i < n; i++) {
         size_t cell = i / PER_CELL;
-        snprintf(names + i * NAME, NAME, "%s_l%zu%s", parts[i % PER_CELL], cell / (size_t)directions, cell % (size_t)directions ? "_reverse" : "");
-        b->fields[i] = (kn_field){names + i * NAME, KN_FIELD_PARAM, (uint32_t)(offsetof(Recurrent, params) + i * sizeof(kn_tensor *)), 0, 0};
+        snprintf(names + i * NAME, NAME, "%s_l%zu%s", parts[i % PER_CELL], cell / (size_t)directions,
+                 cell % (size_t)directions ? "_reverse" : "");
+        b->fields[i] = (kn_field){names + i * NAME, KN_FIELD_PARAM, (uint32_t)(offsetof(Recurrent, params) + i * sizeof(kn_tensor *)), 0,
+                                  0};
     }
     memcpy(b->fields + n, attrs, sizeof attrs);
-    b->c = (kn_class){sizeof(kn_class), (uint32_t)(sizeof(Recurrent) + n * sizeof(kn_tensor *)), name, "V(T,V?)", (kn_fn)recurrent_forward, thunk, b->fields, -1, NULL};
+    b->c = (kn_class){sizeof(kn_class),
+                      (uint32_t)(sizeof(Recurrent) + n * sizeof(kn_tensor *)),
+                      name,
+                      "V(T,V?)",
+                      (kn_fn)recurrent_forward,
+                      thunk,
+                      b->fields,
+                      -1,
+                      NULL};
     return b;
 }
 
@@ -201,12 +216,15 @@ static kn_module *make(nn_rnn_kind kind, const char *name, int64_t in, int64_t h
     KN_SCOPE;
     int64_t layers = o->num_layers ? o->num_layers : 1, directions = o->bidirectional ? 2 : 1;
     if (in < 1 || hidden < 1 || layers < 1 || layers > MAX_LAYERS || !(o->dropout >= 0 && o->dropout <= 1)) {
-        kb_fail(KN_E_VALUE, "%s: input_size %lld, hidden_size %lld, num_layers %lld, dropout %g; sizes must be positive, layers at most %d, dropout between 0 and 1", name,
-            (long long)in, (long long)hidden, (long long)layers, o->dropout, MAX_LAYERS);
+        kb_fail(KN_E_VALUE,
+                "%s: input_size %lld, hidden_size %lld, num_layers %lld, dropout %g; sizes must be positive, layers at most %d, dropout "
+                "between 0 and 1",
+                name, (long long)in, (long long)hidden, (long long)layers, o->dropout, MAX_LAYERS);
         return NULL;
     }
     if (o->proj_size && (kind != NN_LSTM || o->proj_size < 0 || o->proj_size >= hidden)) {
-        kb_fail(KN_E_VALUE, "%s: proj_size is %lld; an LSTM takes one from 0 to less than hidden_size (%lld)", name, (long long)o->proj_size, (long long)hidden);
+        kb_fail(KN_E_VALUE, "%s: proj_size is %lld; an LSTM takes one from 0 to less than hidden_size (%lld)", name,
+                (long long)o->proj_size, (long long)hidden);
         return NULL;
     }
     block *b = class_of(name, layers, directions);
@@ -240,14 +258,23 @@ static kn_module *make_checked(nn_rnn_kind kind, const char *name, int64_t in, i
     return make(kind, name, in, hidden, o);
 }
 
-kn_module *(kn_nn_rnn)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size) { return make_checked(NN_RNN_TANH, "RNN", in, hidden, o, size); }
-kn_module *(kn_nn_lstm)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size) { return make_checked(NN_LSTM, "LSTM", in, hidden, o, size); }
-kn_module *(kn_nn_gru)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size) { return make_checked(NN_GRU, "GRU", in, hidden, o, size); }
+kn_module *(kn_nn_rnn)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size)
+{
+    return make_checked(NN_RNN_TANH, "RNN", in, hidden, o, size);
+}
+kn_module *(kn_nn_lstm)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size)
+{
+    return make_checked(NN_LSTM, "LSTM", in, hidden, o, size);
+}
+kn_module *(kn_nn_gru)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size)
+{
+    return make_checked(NN_GRU, "GRU", in, hidden, o, size);
+}
 
 kn_module *nn_new_RNN(const kn_value *a)
 {
-    return kn_nn_rnn(a[0].as.i, a[1].as.i, .num_layers = a[2].as.i, .nonlinearity = a[3].as.string, .no_bias = !a[4].as.i, .batch_first = a[5].as.i,
-        .dropout = a[6].as.d, .bidirectional = a[7].as.i, .dtype = (kn_dtype)a[8].as.i);
+    return kn_nn_rnn(a[0].as.i, a[1].as.i, .num_layers = a[2].as.i, .nonlinearity = a[3].as.string, .no_bias = !a[4].as.i,
+                     .batch_first = a[5].as.i, .dropout = a[6].as.d, .bidirectional = a[7].as.i, .dtype = (kn_dtype)a[8].as.i);
 }
 
 kn_module *nn_new_LSTM(const kn_value *a)

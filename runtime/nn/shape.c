@@ -22,7 +22,10 @@ static kn_tensor *flatten_forward(Flatten *self, kn_tensor *x) { return kn_flatt
 static const kn_field flatten_fields[] = {KN_ATTR(Flatten, start_dim), KN_ATTR(Flatten, end_dim), KN_FIELDS_END};
 KN_DEFINE_CLASS(flatten_class, Flatten, flatten_forward, flatten_fields, tensor, (tensor));
 
-kn_module *kn_nn_flatten(int start_dim, int end_dim) { return KN_BASE(kn_new(Flatten, &flatten_class, .start_dim = start_dim, .end_dim = end_dim)); }
+kn_module *kn_nn_flatten(int start_dim, int end_dim)
+{
+    return KN_BASE(kn_new(Flatten, &flatten_class, .start_dim = start_dim, .end_dim = end_dim));
+}
 
 kn_module *nn_new_Flatten(const kn_value *a) { return kn_nn_flatten((int)a[0].as.i, (int)a[1].as.i); }
 
@@ -35,8 +38,8 @@ static kn_tensor *unflatten_forward(Unflatten *self, kn_tensor *x)
     if (s.rank < 0)
         return x;
     if (dim < 0 || dim >= s.rank || s.rank - 1 + self->rank > KN_MAX_RANK)
-        return rt_error_tensorf(KN_E_INDEX, "unflatten", KN_SITE, "dimension %lld of a tensor of %lld can't become %lld", (long long)self->dim,
-            (long long)s.rank, (long long)self->rank);
+        return rt_error_tensorf(KN_E_INDEX, "unflatten", KN_SITE, "dimension %lld of a tensor of %lld can't become %lld",
+                                (long long)self->dim, (long long)s.rank, (long long)self->rank);
     for (int64_t i = 0; i < s.rank; i++)
         for (int64_t k = 0; k < (i == dim ? self->rank : 1); k++)
             sizes[n++] = i == dim ? self->sizes[k] : s.sizes[i];
@@ -78,8 +81,8 @@ static kn_tensor *shuffle(kn_tensor *x, int64_t r, bool back)
         return rt_error_tensorf(KN_E_SHAPE, "pixel_shuffle", KN_SITE, "the input must have 3 to 5 dimensions, not %lld", (long long)s.rank);
     const int64_t c = s.sizes[lead], h = s.sizes[lead + 1], w = s.sizes[lead + 2];
     if (r < 1 || (back ? h % r || w % r : c % (r * r)))
-        return rt_error_tensorf(KN_E_SHAPE, "pixel_shuffle", KN_SITE, "%lld channels of %lld × %lld can't be split by a factor of %lld", (long long)c, (long long)h,
-            (long long)w, (long long)r);
+        return rt_error_tensorf(KN_E_SHAPE, "pixel_shuffle", KN_SITE, "%lld channels of %lld × %lld can't be split by a factor of %lld",
+                                (long long)c, (long long)h, (long long)w, (long long)r);
     for (; n < lead; n++) {
         split[n] = joined[n] = s.sizes[n];
         order[n] = n;
@@ -115,7 +118,10 @@ kn_module *nn_new_PixelUnshuffle(const kn_value *a) { return kn_nn_pixel_unshuff
 /* ---- padding ------------------------------------------------------------------------------------------------------------------------------- */
 typedef struct Pad { kn_module base; const char *mode; double value; int64_t n, pad[4]; } Pad;
 
-static kn_tensor *pad_forward(Pad *self, kn_tensor *x) { return kn_pad(x, ((kn_shape){self->n, self->pad}), .mode = self->mode, .value = self->value); }
+static kn_tensor *pad_forward(Pad *self, kn_tensor *x)
+{
+    return kn_pad(x, ((kn_shape){self->n, self->pad}), .mode = self->mode, .value = self->value);
+}
 
 static const kn_field pad_fields[] = {KN_ATTR(Pad, mode), KN_ATTR(Pad, value), KN_FIELDS_END};
 

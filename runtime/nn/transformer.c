@@ -1,5 +1,5 @@
-/* transformer.c: TransformerEncoderLayer and TransformerDecoderLayer, with normalisation after (as in the paper) or before each part, and TransformerEncoder,
- * a stack of layers made alike.
+/* transformer.c: TransformerEncoderLayer and TransformerDecoderLayer, with normalisation after (as in the paper) or before each part,
+ * and TransformerEncoder, a stack of layers made alike.
  */
 #define KN_SITE "nn.Transformer"
 #include "runtime/nn/nn.h"
@@ -42,12 +42,14 @@ static kn_tensor *encoder_layer_forward(Layer *self, kn_tensor *x, kn_tensor *sr
     return kn_call(self->norm2, kn_add(x, feed_forward(self, x, self->dropout2)));
 }
 
-static kn_tensor *decoder_layer_forward(Layer *self, kn_tensor *x, kn_tensor *memory, kn_tensor *tgt_mask, kn_tensor *memory_mask, kn_tensor *tgt_padding,
-    kn_tensor *memory_padding, kn_value tgt_is_causal, kn_value memory_is_causal)
+static kn_tensor *decoder_layer_forward(Layer *self, kn_tensor *x, kn_tensor *memory, kn_tensor *tgt_mask, kn_tensor *memory_mask,
+                                        kn_tensor *tgt_padding, kn_tensor *memory_padding, kn_value tgt_is_causal,
+                                        kn_value memory_is_causal)
 {
     if (self->norm_first) {
         x = kn_add(x, attend_self(self, kn_call(self->norm1, x), tgt_mask, tgt_padding, tgt_is_causal));
-        x = kn_add(x, kn_call(self->dropout2, attention(self->multihead_attn, kn_call(self->norm2, x), memory, memory_mask, memory_padding, memory_is_causal)));
+        x = kn_add(x, kn_call(self->dropout2, attention(self->multihead_attn, kn_call(self->norm2, x), memory, memory_mask, memory_padding,
+                                                        memory_is_causal)));
         return kn_add(x, feed_forward(self, kn_call(self->norm3, x), self->dropout3));
     }
     x = kn_call(self->norm1, kn_add(x, attend_self(self, x, tgt_mask, tgt_padding, tgt_is_causal)));
@@ -56,16 +58,26 @@ static kn_tensor *decoder_layer_forward(Layer *self, kn_tensor *x, kn_tensor *me
     return kn_call(self->norm3, kn_add(x, feed_forward(self, x, self->dropout3)));
 }
 
-static const kn_field encoder_layer_fields[] = {
-    KN_CHILD(Layer, self_attn), KN_CHILD(Layer, linear1), KN_CHILD(Layer, dropout), KN_CHILD(Layer, linear2), KN_CHILD(Layer, norm1), KN_CHILD(Layer, norm2),
-    KN_CHILD(Layer, dropout1), KN_CHILD(Layer, dropout2), KN_ATTR(Layer, activation), KN_ATTR(Layer, norm_first), KN_FIELDS_END
-};
-static const kn_field decoder_layer_fields[] = {
-    KN_CHILD(Layer, self_attn), KN_CHILD(Layer, multihead_attn), KN_CHILD(Layer, linear1), KN_CHILD(Layer, dropout), KN_CHILD(Layer, linear2),
-    KN_CHILD(Layer, norm1), KN_CHILD(Layer, norm2), KN_CHILD(Layer, norm3), KN_CHILD(Layer, dropout1), KN_CHILD(Layer, dropout2), KN_CHILD(Layer, dropout3),
-    KN_ATTR(Layer, activation), KN_ATTR(Layer, norm_first), KN_FIELDS_END
-};
-KN_DEFINE_CLASS(encoder_layer_class, TransformerEncoderLayer, encoder_layer_forward, encoder_layer_fields, tensor, (tensor, optional, optional, any));
+static const kn_field encoder_layer_fields[] = {KN_CHILD(Layer, self_attn),
+                                                KN_CHILD(Layer, linear1),
+                                                KN_CHILD(Layer, dropout),
+                                                KN_CHILD(Layer, linear2),
+                                                KN_CHILD(Layer, norm1),
+                                                KN_CHILD(Layer, norm2),
+                                                KN_CHILD(Layer, dropout1),
+                                                KN_CHILD(Layer, dropout2),
+                                                KN_ATTR(Layer, activation),
+                                                KN_ATTR(Layer, norm_first),
+                                                KN_FIELDS_END};
+static const kn_field decoder_layer_fields[] = {KN_CHILD(Layer, self_attn), KN_CHILD(Layer, multihead_attn),
+                                                KN_CHILD(Layer, linear1),   KN_CHILD(Layer, dropout),
+                                                KN_CHILD(Layer, linear2),   KN_CHILD(Layer, norm1),
+                                                KN_CHILD(Layer, norm2),     KN_CHILD(Layer, norm3),
+                                                KN_CHILD(Layer, dropout1),  KN_CHILD(Layer, dropout2),
+                                                KN_CHILD(Layer, dropout3),  KN_ATTR(Layer, activation),
+                                                KN_ATTR(Layer, norm_first), KN_FIELDS_END};
+KN_DEFINE_CLASS(encoder_layer_class, TransformerEncoderLayer, encoder_layer_forward, encoder_layer_fields, tensor,
+                (tensor, optional, optional, any));
 KN_DEFINE_CLASS(decoder_layer_class, TransformerDecoderLayer, decoder_layer_forward, decoder_layer_fields, tensor,
     (tensor, tensor, optional, optional, optional, optional, any, any));
 
@@ -80,17 +92,23 @@ static kn_module *layer(const kn_class *c, int64_t d_model, int64_t nhead, const
     if (!activation)
         return NULL;
     return KN_BASE(kn_new(Layer, c, .activation = activation, .gelu = activation == words[1], .norm_first = o->norm_first,
-        .self_attn = kn_nn_multihead_attention(d_model, nhead, .dropout = drop, .no_bias = no_bias, .batch_first = o->batch_first, .dtype = d),
-        .multihead_attn = decodes ? kn_nn_multihead_attention(d_model, nhead, .dropout = drop, .no_bias = no_bias, .batch_first = o->batch_first, .dtype = d) : NULL,
-        .linear1 = kn_nn_linear(d_model, inner, .no_bias = no_bias, .dtype = d), .dropout = kn_nn_dropout(drop),
-        .linear2 = kn_nn_linear(inner, d_model, .no_bias = no_bias, .dtype = d),
-        .norm1 = kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d), .norm2 = kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d),
-        .norm3 = decodes ? kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d) : NULL, .dropout1 = kn_nn_dropout(drop),
-        .dropout2 = kn_nn_dropout(drop), .dropout3 = decodes ? kn_nn_dropout(drop) : NULL));
+                          .self_attn = kn_nn_multihead_attention(d_model, nhead, .dropout = drop, .no_bias = no_bias,
+                                                                 .batch_first = o->batch_first, .dtype = d),
+                          .multihead_attn = decodes ? kn_nn_multihead_attention(d_model, nhead, .dropout = drop, .no_bias = no_bias,
+                                                                                .batch_first = o->batch_first, .dtype = d)
+                                                    : NULL,
+                          .linear1 = kn_nn_linear(d_model, inner, .no_bias = no_bias, .dtype = d), .dropout = kn_nn_dropout(drop),
+                          .linear2 = kn_nn_linear(inner, d_model, .no_bias = no_bias, .dtype = d),
+                          .norm1 = kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d),
+                          .norm2 = kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d),
+                          .norm3 = decodes ? kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d) : NULL,
+                          .dropout1 = kn_nn_dropout(drop), .dropout2 = kn_nn_dropout(drop),
+                          .dropout3 = decodes ? kn_nn_dropout(drop) : NULL));
 }
 
 /* A norm given to what has none would be lost. */
-static const kn_nn_transformer_options *layer_options(const kn_nn_transformer_options *given, size_t size, kn_nn_transformer_options *known, const char *name)
+static const kn_nn_transformer_options *layer_options(const kn_nn_transformer_options *given, size_t size, kn_nn_transformer_options *known,
+                                                      const char *name)
 {
     const kn_nn_transformer_options *o = rt_options(given, size, known, sizeof *known);
     if (o && o->norm) {
@@ -118,7 +136,8 @@ kn_module *(kn_nn_transformer_decoder_layer)(int64_t d_model, int64_t nhead, con
 /* ---- the encoder -------------------------------------------------------------------------------------------------------------------------- */
 typedef struct TransformerEncoder { kn_module base; kn_module **layers, *norm; int64_t n; } TransformerEncoder;
 
-static kn_tensor *encoder_forward(TransformerEncoder *self, kn_tensor *x, kn_tensor *mask, kn_tensor *src_key_padding_mask, kn_value is_causal)
+static kn_tensor *encoder_forward(TransformerEncoder *self, kn_tensor *x, kn_tensor *mask, kn_tensor *src_key_padding_mask,
+                                  kn_value is_causal)
 {
     for (int64_t i = 0; i < self->n; i++)
         x = kn_call(self->layers[i], x, mask, src_key_padding_mask, is_causal);
@@ -153,8 +172,15 @@ kn_module *(kn_nn_transformer_encoder)(int64_t d_model, int64_t nhead, int64_t l
 /* ---- by name -------------------------------------------------------------------------------------------------------------------------------- */
 static kn_nn_transformer_options options_of(const kn_value *a)
 {
-    return (kn_nn_transformer_options){.dim_feedforward = a[2].as.i, .dropout = a[3].as.d, .no_dropout = a[3].as.d == 0, .activation = a[4].as.string,
-        .layer_norm_eps = a[5].as.d, .batch_first = a[6].as.i, .norm_first = a[7].as.i, .no_bias = !a[8].as.i, .dtype = (kn_dtype)a[9].as.i};
+    return (kn_nn_transformer_options){.dim_feedforward = a[2].as.i,
+                                       .dropout = a[3].as.d,
+                                       .no_dropout = a[3].as.d == 0,
+                                       .activation = a[4].as.string,
+                                       .layer_norm_eps = a[5].as.d,
+                                       .batch_first = a[6].as.i,
+                                       .norm_first = a[7].as.i,
+                                       .no_bias = !a[8].as.i,
+                                       .dtype = (kn_dtype)a[9].as.i};
 }
 
 kn_module *nn_new_TransformerEncoderLayer(const kn_value *a)
@@ -175,8 +201,9 @@ kn_module *nn_new_TransformerEncoder(const kn_value *a)
     kn_value of_layer[NN_MAX_PARAMS];
     kn_module *norm = a[2].kind == KN_KIND_MODULE ? a[2].as.module : NULL;
     if (a[0].kind != KN_KIND_DICT || (a[2].kind != KN_KIND_NONE && !norm)) {
-        kb_fail(KN_E_VALUE, "TransformerEncoder: layer must be a dict of a TransformerEncoderLayer's arguments, and norm a module; not %s and %s", rt_value_name(a[0]),
-            rt_value_name(a[2]));
+        kb_fail(KN_E_VALUE,
+                "TransformerEncoder: layer must be a dict of a TransformerEncoderLayer's arguments, and norm a module; not %s and %s",
+                rt_value_name(a[0]), rt_value_name(a[2]));
         kn_module_free(norm);
         return NULL;
     }

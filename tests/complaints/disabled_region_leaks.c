@@ -1,5 +1,5 @@
-/* Breaks designs that restore a mode only where a region ends in order: forward leaves a kn_disable region open by an early return, on some calls.
- * The mode belongs to the call: the caller and the next calls find theirs. */
+/* Breaks designs that restore a mode only where a region ends in order: forward leaves a kn_disable region open by an early return, on
+ * some calls. The mode belongs to the call: the caller and the next calls find theirs. */
 #include "tests/complaints/complaints.h"
 
 static kn_value leaves_it_open(Model *m, kn_tensor *x)

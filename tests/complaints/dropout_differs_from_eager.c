@@ -1,5 +1,6 @@
-/* Breaks designs that draw numbers when a kernel runs: dropout, noise and samples are fused, reordered, computed again, or left out because nothing uses them.
- * Numbers are taken when the operator is called: compiled calls give eager's, and leave the generator where eager leaves it. */
+/* Breaks designs that draw numbers when a kernel runs: dropout, noise and samples are fused, reordered, computed again, or left out
+ * because nothing uses them. Numbers are taken when the operator is called: compiled calls give eager's, and leave the generator where
+ * eager leaves it. */
 #include "tests/complaints/complaints.h"
 
 static kn_value draws(Model *m, kn_tensor *x)

@@ -1,5 +1,5 @@
-/* Breaks designs that learn late that a value failed: dropout of a failed look-up draws nothing in eager, but its size is known while it is pending.
- * The numbers drawn after it are eager's all the same. */
+/* Breaks designs that learn late that a value failed: dropout of a failed look-up draws nothing in eager, but its size is known while it
+ * is pending. The numbers drawn after it are eager's all the same. */
 #include "tests/complaints/complaints.h"
 
 static kn_value draws_after_a_failure(Model *m, kn_tensor *x)

@@ -1,5 +1,5 @@
-/* Breaks designs that look at hooks when they compile: a hook, also a global one, is added to a child or removed after the module was compiled and warm.
- * It runs from the next call on, with its effect on the result, and is gone when removed. */
+/* Breaks designs that look at hooks when they compile: a hook, also a global one, is added to a child or removed after the module was
+ * compiled and warm. It runs from the next call on, with its effect on the result, and is gone when removed. */
 #include "tests/complaints/complaints.h"
 
 static kn_value doubles(kn_module *m, kn_value in, kn_value out, void *user)
@@ -19,7 +19,8 @@ Test(complaints, hook_added_later_is_ignored)
         for (int i = 0; i < 3; i++)
             cr_assert(equal(kn_call(fast, x), plain));
         cr_assert_eq(ran, 0);
-        kn_hook h = round == 1 ? kn_register_global_forward_hook(doubles, &ran) : kn_register_forward_hook(kn_module_child(m, "1"), doubles, &ran);
+        kn_hook h = round == 1 ? kn_register_global_forward_hook(doubles, &ran)
+                               : kn_register_forward_hook(kn_module_child(m, "1"), doubles, &ran);
         kn_tensor *hooked = kn_call(m, x);
         int each = ran;
         cr_assert(each > 0 && !equal(hooked, plain));

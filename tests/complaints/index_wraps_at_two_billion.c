@@ -1,5 +1,5 @@
-/* Breaks designs that index in 32 bits: elements lie up to 5 * 2^30 places apart, in memory that is reserved but for a few pages never touched.
- * The addresses are right, compiled like eager, for reads and writes. */
+/* Breaks designs that index in 32 bits: elements lie up to 5 * 2^30 places apart, in memory that is reserved but for a few pages never
+ * touched. The addresses are right, compiled like eager, for reads and writes. */
 #include "tests/complaints/complaints.h"
 #include <sys/mman.h>
 

@@ -1,5 +1,5 @@
-/* Breaks designs that key graphs on shapes alone: two arguments share memory on some calls, are views that overlap on others, and one is written in place.
- * Each call gives what eager gives for the same aliasing. */
+/* Breaks designs that key graphs on shapes alone: two arguments share memory on some calls, are views that overlap on others, and one is
+ * written in place. Each call gives what eager gives for the same aliasing. */
 #include "tests/complaints/complaints.h"
 
 typedef struct Pair { kn_module base; } Pair;

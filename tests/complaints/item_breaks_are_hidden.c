@@ -1,5 +1,5 @@
-/* Breaks designs that break a graph without saying so, and whose strict mode misses some kinds: every way to read a value on the host inside forward.
- * Each is in the report with its place and a hint, and each fails under .fullgraph; one without reads passes there. */
+/* Breaks designs that break a graph without saying so, and whose strict mode misses some kinds: every way to read a value on the host
+ * inside forward. Each is in the report with its place and a hint, and each fails under .fullgraph; one without reads passes there. */
 #include "tests/complaints/complaints.h"
 
 enum { READS = 8 };

@@ -1,5 +1,5 @@
-/* Breaks designs that keep compiled code in global tables: modules are compiled, called on several paths and sizes, left by longjmp, and freed, over and over.
- * After kn_shutdown the library holds as many blocks as after the round before. */
+/* Breaks designs that keep compiled code in global tables: modules are compiled, called on several paths and sizes, left by longjmp, and
+ * freed, over and over. After kn_shutdown the library holds as many blocks as after the round before. */
 #include "tests/complaints/complaints.h"
 #include <setjmp.h>
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
-/* Breaks designs that keep f32 between fused operators of f16 or bf16 data: (1 + 2^-9) - 1 is 0 in bf16, and 2^-9 where the sum was not rounded.
- * Compiled code rounds where eager rounds. */
+/* Breaks designs that keep f32 between fused operators of f16 or bf16 data: (1 + 2^-9) - 1 is 0 in bf16, and 2^-9 where the sum was not
+ * rounded. Compiled code rounds where eager rounds. */
 #include "tests/complaints/complaints.h"
 
 static kn_value rounds_between(Model *m, kn_tensor *x)

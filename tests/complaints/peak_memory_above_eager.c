@@ -1,5 +1,5 @@
-/* Breaks designs that keep every value up to a graph break, or plan without looking at lifetimes: a long chain of large values, with a break in its middle.
- * The compiled call's peak of tensor data is not above eager's. */
+/* Breaks designs that keep every value up to a graph break, or plan without looking at lifetimes: a long chain of large values, with a
+ * break in its middle. The compiled call's peak of tensor data is not above eager's. */
 #include "base/alloc.h"
 #include "tests/complaints/complaints.h"
 

@@ -1,12 +1,13 @@
-/* Breaks designs that fold weights into code: state is loaded from a file, a tensor replaced, written in place, or its pointer changed, between two calls.
- * The next call uses what is there then. */
+/* Breaks designs that fold weights into code: state is loaded from a file, a tensor replaced, written in place, or its pointer changed,
+ * between two calls. The next call uses what is there then. */
 #include "tests/complaints/complaints.h"
 #include <unistd.h>
 
 Test(complaints, stale_after_weight_reload)
 {
     KN_SCOPE;
-    kn_module *m = kn_nn_sequential(kn_nn_linear(4, 4), kn_nn_relu(), kn_nn_linear(4, 2)), *other = kn_nn_sequential(kn_nn_linear(4, 4), kn_nn_relu(), kn_nn_linear(4, 2));
+    kn_module *m = kn_nn_sequential(kn_nn_linear(4, 4), kn_nn_relu(), kn_nn_linear(4, 2)),
+              *other = kn_nn_sequential(kn_nn_linear(4, 4), kn_nn_relu(), kn_nn_linear(4, 2));
     kn_eval(m);
     kn_module *fast = kn_compile(m);
     kn_tensor *x = ramp(3, 4, 1), *before = NULL;

@@ -1,12 +1,13 @@
-/* Breaks designs whose code, or whose cache of code, depends on settings that the key leaves out: the number of threads changes between calls.
- * Sums over long rows have the same bits with every number, eager and compiled. */
+/* Breaks designs whose code, or whose cache of code, depends on settings that the key leaves out: the number of threads changes between
+ * calls. Sums over long rows have the same bits with every number, eager and compiled. */
 #include "tests/complaints/complaints.h"
 
 static kn_value long_sums(Model *m, kn_tensor *x)
 {
     (void)m;
     kn_tensor *y = kn_exp(kn_mul(x, 0.37));
-    return kn_tuple(kn_sum(y), kn_sum(y, .dims = KN_SHAPE(0)), kn_mean(kn_square(y), .dims = KN_SHAPE(1)), kn_matmul(kn_transpose(y, 0, 1), x));
+    return kn_tuple(kn_sum(y), kn_sum(y, .dims = KN_SHAPE(0)), kn_mean(kn_square(y), .dims = KN_SHAPE(1)),
+                    kn_matmul(kn_transpose(y, 0, 1), x));
 }
 
 Test(complaints, thread_count_changes_results)

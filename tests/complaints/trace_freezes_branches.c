@@ -1,5 +1,5 @@
-/* Breaks designs that replay the first trace: a branch on data, a loop whose length depends on data, a constant read from data, and one value returned twice.
- * Each call takes the way that eager takes with its values. */
+/* Breaks designs that replay the first trace: a branch on data, a loop whose length depends on data, a constant read from data, and one
+ * value returned twice. Each call takes the way that eager takes with its values. */
 #include "tests/complaints/complaints.h"
 
 static kn_value data_decides(Model *m, kn_tensor *x)

@@ -1,5 +1,5 @@
-/* Breaks designs with one cursor or one table a module: threads call one compiled module at once, each with sizes of its own, on two paths, from the first call on.
- * Every result is eager's, and no thread's calls wait for paths that another knows already. */
+/* Breaks designs with one cursor or one table a module: threads call one compiled module at once, each with sizes of its own, on two
+ * paths, from the first call on. Every result is eager's, and no thread's calls wait for paths that another knows already. */
 #include "tests/complaints/complaints.h"
 #include <pthread.h>
 #include <stdatomic.h>

@@ -4,7 +4,8 @@
 #include <stdint.h>
 #include "base/isa.h"
 
-/* out[i] = body(a[i], b[i], c[i], d[i]); operands beyond the arity are not read; a predicate operand is "not zero", a predicate result 1 or 0 */
+/* out[i] = body(a[i], b[i], c[i], d[i]); operands beyond the arity are not read; a predicate operand is "not zero", a predicate result 1
+ * or 0 */
 typedef void (*kb_mathtest_run)(float *out, const float *a, const float *b, const float *c, const float *d, int64_t n);
 
 typedef struct kb_mathtest_row {

@@ -13,7 +13,7 @@ void canonical_layer_norm(const float *x, const float *w, const float *b, int64_
 int64_t canonical_argmax(const float *x, int64_t n);
 void canonical_softmax(const float *x, int64_t n, float (*e)(float), float *y);
 float canonical_dot(const float *a, int64_t sa, const float *b, int64_t sb, int64_t k);
-float canonical_conv2d_at(const float *x, const float *w, int64_t C, int64_t H, int64_t W, int64_t KH, int64_t KW, int64_t y0, int64_t x0, int64_t dilation,
-                          float *taps, float *weights);
+float canonical_conv2d_at(const float *x, const float *w, int64_t C, int64_t H, int64_t W, int64_t KH, int64_t KW, int64_t y0, int64_t x0,
+                          int64_t dilation, float *taps, float *weights);
 
 #endif

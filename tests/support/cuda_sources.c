@@ -69,7 +69,8 @@ bool cuda_sources_of(cuda_sources *s, const ir_graph *g, int arch, bool aligned)
         if (s->lowered[i].k && !add_kernel(s, &s->lowered[i], arch, aligned))
             return false;
     for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++)
-        if ((s->facts.node[i].kind == CG_PRODUCT || (s->facts.node[i].kind == CG_EAGER && kb_op_info((kb_opcode)g->nodes[i].op)->cls != KB_WRITE))
+        if ((s->facts.node[i].kind == CG_PRODUCT
+             || (s->facts.node[i].kind == CG_EAGER && kb_op_info((kb_opcode)g->nodes[i].op)->cls != KB_WRITE))
             && !add_call(s, i, arch, aligned))
             return false;
     return true;

@@ -12,7 +12,8 @@ typedef struct cuda_sources {
     cuda_source *v;     int64_t n, cap;
 } cuda_sources;
 
-/* The sources of a graph's kernels and products, for a device of this architecture; aligned: pointers are multiples of 16 bytes. false after a failure. */
+/* The sources of a graph's kernels and products, for a device of this architecture; aligned: pointers are multiples of 16 bytes. false
+ * after a failure. */
 bool cuda_sources_of(cuda_sources *s, const ir_graph *g, int arch, bool aligned);
 void cuda_sources_free(cuda_sources *s);
 

@@ -1,4 +1,5 @@
-/* ir_random.c: see ir_random.h. Operators are tried until inference accepts the operands that were drawn, so every graph is sound by construction. */
+/* ir_random.c: see ir_random.h. Operators are tried until inference accepts the operands that were drawn, so every graph is sound by
+ * construction. */
 #include "tests/support/ir_random.h"
 #include "base/error.h"
 #include "ir/internal.h"
@@ -14,8 +15,8 @@ static uint32_t roll(dice *d, uint32_t n)
     return (uint32_t)(d->s >> 33) % n;
 }
 
-/* Operators and how their words are drawn: d a dim, D a list of dims, b a flag, t a dtype, e a choice of 3, s sizes of the operand regrouped, S the
- * same expanded, x a bound, 1 a step. */
+/* Operators and how their words are drawn: d a dim, D a list of dims, b a flag, t a dtype, e a choice of 3, s sizes of the operand
+ * regrouped, S the same expanded, x a bound, 1 a step. */
 static const struct { kb_opcode op; const char *words; } ops[] = {
     {OP_neg, ""}, {OP_abs, ""}, {OP_relu, ""}, {OP_floor, ""}, {OP_round, ""}, {OP_exp, ""}, {OP_tanh, ""}, {OP_logical_not, ""}, {OP_clone, ""},
     {OP_to, "t"}, {OP_add, ""}, {OP_sub, ""}, {OP_mul, ""}, {OP_div, "e"}, {OP_maximum, ""}, {OP_minimum, ""}, {OP_lt, ""}, {OP_eq, ""},
@@ -191,8 +192,11 @@ static bool same_bits(const void *a, const void *b, int64_t bytes, kn_dtype d)
         return false;
     int64_t n = bytes / (int64_t)kb_dtype_bytes(d);
     for (int64_t i = 0; i < n; i++) {
-        bool nan = d == KN_F32 ? isnan(((const float *)a)[i]) && isnan(((const float *)b)[i]) : isnan(((const double *)a)[i]) && isnan(((const double *)b)[i]);
-        if (!nan && memcmp((const char *)a + i * (int64_t)kb_dtype_bytes(d), (const char *)b + i * (int64_t)kb_dtype_bytes(d), kb_dtype_bytes(d)) != 0)
+        bool nan = d == KN_F32 ? isnan(((const float *)a)[i]) && isnan(((const float *)b)[i])
+                               : isnan(((const double *)a)[i]) && isnan(((const double *)b)[i]);
+        if (!nan
+            && memcmp((const char *)a + i * (int64_t)kb_dtype_bytes(d), (const char *)b + i * (int64_t)kb_dtype_bytes(d), kb_dtype_bytes(d))
+                   != 0)
             return false;
     }
     return true;
@@ -207,7 +211,8 @@ static const char *compare(const ir_graph *g, const image *a, const image *b)
         if (!same_bits(a->inputs[i], b->inputs[i], BYTES, ir_type(g, g->inputs[i])->dtype))
             return snprintf(why, sizeof why, "input %d was left different", i), why;
     for (int64_t i = 0; !a->status && i < g->n_outputs; i++)
-        if (a->out[i].bytes != b->out[i].bytes || !same_bits(a->out[i].data, b->out[i].data, a->out[i].bytes, ir_type(g, g->outputs[i])->dtype))
+        if (a->out[i].bytes != b->out[i].bytes
+            || !same_bits(a->out[i].data, b->out[i].data, a->out[i].bytes, ir_type(g, g->outputs[i])->dtype))
             return snprintf(why, sizeof why, "output %d differs", (int)i), why;
     return NULL;
 }

@@ -1,4 +1,5 @@
-/* kernel_kit.h: for tests of eager kernels: tensors on the heap, operators by opcode, bodies run on every instruction set and thread count. */
+/* kernel_kit.h: for tests of eager kernels: tensors on the heap, operators by opcode, bodies run on every instruction set and thread
+ * count. */
 #ifndef KERNEL_KIT_H
 #define KERNEL_KIT_H
 #include "tests/support/canonical.h"

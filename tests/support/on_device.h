@@ -1,4 +1,5 @@
-/* on_device.h: for tests of the library on the simulated CUDA device (tests/cuda/sim): choosing it, moving tensors there, and comparing results to the bit. */
+/* on_device.h: for tests of the library on the simulated CUDA device (tests/cuda/sim): choosing it, moving tensors there, and comparing
+ * results to the bit. */
 #ifndef ON_DEVICE_H
 #define ON_DEVICE_H
 #ifndef _GNU_SOURCE

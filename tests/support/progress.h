@@ -1,5 +1,6 @@
-/* progress.h: for programs that run for minutes or hours: how far they are, on stderr, at most once in ten seconds (on a terminal one line that is rewritten, else
- * lines), and how long all of it took. Items are taken to cost alike; the estimate is the time gone over the part done. */
+/* progress.h: for programs that run for minutes or hours: how far they are, on stderr, at most once in ten seconds (on a terminal one
+ * line that is rewritten, else lines), and how long all of it took. Items are taken to cost alike; the estimate is the time gone over
+ * the part done. */
 #ifndef PROGRESS_H
 #define PROGRESS_H
 #include <stdbool.h>
@@ -40,8 +41,8 @@ static inline void progress_tell(progress *p, const char *name, double part)
         return;
     p->told = now;
     p->shown = isatty(2);
-    fprintf(stderr, "%s%s: %s, %d of %d, %.1f%%: %s gone, about %s left%s", p->shown ? "\r" : "", p->program, name, p->done + 1, p->items, 100 * of_all,
-            progress_time(t, gone), progress_time(t / of_all - t, left), p->shown ? "\033[K" : "\n");
+    fprintf(stderr, "%s%s: %s, %d of %d, %.1f%%: %s gone, about %s left%s", p->shown ? "\r" : "", p->program, name, p->done + 1, p->items,
+            100 * of_all, progress_time(t, gone), progress_time(t / of_all - t, left), p->shown ? "\033[K" : "\n");
 }
 
 /* An item is through: what it prints next begins a line. */

@@ -3,8 +3,8 @@
 #define RANDOM_GRAPH_H
 #include "codegen/cg.h"
 
-/* A graph of about `ops` operators: pointwise, views, reductions, softmax, layer_norm, products and what stands behind them, cat, and writes to inputs, views and intermediates.
- * Some inputs share memory (alias classes). Verified. NULL only when memory is short. */
+/* A graph of about `ops` operators: pointwise, views, reductions, softmax, layer_norm, products and what stands behind them, cat, and
+ * writes to inputs, views and intermediates. Some inputs share memory (alias classes). Verified. NULL only when memory is short. */
 ir_graph *rg_make(uint64_t seed, int ops);
 
 /* The graph with other sizes: a size above 1 becomes another above 1, the same everywhere. NULL where an operator does not take them. */

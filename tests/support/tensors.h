@@ -59,7 +59,8 @@ static inline void expect_floats(kn_tensor *t, const float *want, size_t n, floa
     float *v = floats(t);
     cr_assert_eq((size_t)kn_numel(t), n);
     for (size_t i = 0; i < n; i++)
-        cr_expect(v[i] == want[i] || (isnan(v[i]) && isnan(want[i])) || fabsf(v[i] - want[i]) <= tolerance, "element %zu: %.9g, %.9g expected", i, v[i], want[i]);
+        cr_expect(v[i] == want[i] || (isnan(v[i]) && isnan(want[i])) || fabsf(v[i] - want[i]) <= tolerance,
+                  "element %zu: %.9g, %.9g expected", i, v[i], want[i]);
     free(v);
 }
 #define EXPECT(t, tolerance, ...) expect_floats(t, (const float[]){__VA_ARGS__}, sizeof((const float[]){__VA_ARGS__}) / 4, tolerance)

@@ -1,5 +1,6 @@
-/* worlds.h: a forward run in two worlds with equal state, one eager and one compiled, called alike several times: results, identities, aliases, state and what
- * forward saw on the host must be equal. The tests of the capture contract (test_capture_*.c) are such forwards, each named by what goes wrong in a looser design.
+/* worlds.h: a forward run in two worlds with equal state, one eager and one compiled, called alike several times: results, identities,
+ * aliases, state and what forward saw on the host must be equal. The tests of the capture contract (test_capture_*.c) are such forwards,
+ * each named by what goes wrong in a looser design.
  */
 #ifndef WORLDS_H
 #define WORLDS_H
@@ -46,7 +47,8 @@ static inline World *world_new(body *run)
 {
     KN_SCOPE;
     kn_manual_seed(9);
-    return kn_new(World, &world_class, .inner = kn_nn_linear(4, 4), .a = ramp(4, 4, 1), .b = ramp(4, 4, 2), .buf = ramp(4, 4, 3), .run = run);
+    return kn_new(World, &world_class, .inner = kn_nn_linear(4, 4), .a = ramp(4, 4, 1), .b = ramp(4, 4, 2), .buf = ramp(4, 4, 3),
+                  .run = run);
 }
 
 /* ---- comparing worlds -------------------------------------------------------------------------------------------------------------------- */
@@ -79,7 +81,8 @@ static inline void flatten(Flat *f, kn_value v)
         flatten(f, v.as.items[i]);
 }
 
-/* Equal values; the same handles are the same; `x` comes back as itself or not. Then everything returned is written to, which shows what it shares. */
+/* Equal values; the same handles are the same; `x` comes back as itself or not. Then everything returned is written to, which shows what
+ * it shares. */
 static inline void compare(const char *name, int call, World *w[2], kn_value v[2], kn_tensor *x[2])
 {
     Flat f[2] = {{.n = 0}, {.n = 0}};
@@ -88,8 +91,8 @@ static inline void compare(const char *name, int call, World *w[2], kn_value v[2
     cr_assert_eq(v[0].kind, v[1].kind, "%s, call %d: kind %u and %u (%s)", name, call, v[0].kind, v[1].kind, kn_last_error());
     cr_assert_eq(f[0].n, f[1].n, "%s, call %d: %d results and %d", name, call, f[0].n, f[1].n);
     for (int i = 0; i < f[0].n; i++) {
-        cr_assert(same_tensor(f[0].t[i], f[1].t[i]), "%s, call %d: result %d differs (eager: %s; compiled: %s)", name, call, i, kn_tensor_error(f[0].t[i]),
-                  kn_tensor_error(f[1].t[i]));
+        cr_assert(same_tensor(f[0].t[i], f[1].t[i]), "%s, call %d: result %d differs (eager: %s; compiled: %s)", name, call, i,
+                  kn_tensor_error(f[0].t[i]), kn_tensor_error(f[1].t[i]));
         cr_assert_eq(f[0].t[i] == x[0], f[1].t[i] == x[1], "%s, call %d: result %d is the argument in one world only", name, call, i);
         for (int j = 0; j < i; j++)
             cr_assert_eq(f[0].t[i] == f[0].t[j], f[1].t[i] == f[1].t[j], "%s, call %d: results %d and %d", name, call, i, j);
@@ -103,11 +106,12 @@ static inline void compare(const char *name, int call, World *w[2], kn_value v[2
     cr_assert(same_tensor(x[0], x[1]), "%s, call %d: the argument", name, call);
     cr_assert(same_tensor(w[0]->a, w[1]->a) && same_tensor(w[0]->b, w[1]->b), "%s, call %d: a parameter", name, call);
     cr_assert(same_tensor(w[0]->buf, w[1]->buf), "%s, call %d: the buffer", name, call);
-    cr_assert(!w[0]->kept == !w[1]->kept && (!w[0]->kept || same_tensor(w[0]->kept, w[1]->kept)), "%s, call %d: the kept tensor", name, call);
+    cr_assert(!w[0]->kept == !w[1]->kept && (!w[0]->kept || same_tensor(w[0]->kept, w[1]->kept)), "%s, call %d: the kept tensor", name,
+              call);
     cr_assert_eq(w[0]->n_seen, w[1]->n_seen, "%s, call %d: %d host reads and %d", name, call, w[0]->n_seen, w[1]->n_seen);
     for (int i = 0; i < w[0]->n_seen; i++)
-        cr_assert(w[0]->seen[i] == w[1]->seen[i] || (isnan(w[0]->seen[i]) && isnan(w[1]->seen[i])), "%s, call %d: forward saw %g and %g", name, call,
-                  w[0]->seen[i], w[1]->seen[i]);
+        cr_assert(w[0]->seen[i] == w[1]->seen[i] || (isnan(w[0]->seen[i]) && isnan(w[1]->seen[i])), "%s, call %d: forward saw %g and %g",
+                  name, call, w[0]->seen[i], w[1]->seen[i]);
     w[0]->n_seen = w[1]->n_seen = 0;
 }
 

@@ -1,5 +1,6 @@
-/* conv_isa.c: the inner loops of f32 convolutions that are no matrix product: gathering taps into panels, depthwise rows, transposition. Compiled once per
- * instruction set. A depthwise output is one FMA chain from zero over the taps in order, as gemm.h has it for k <= 256.
+/* conv_isa.c: the inner loops of f32 convolutions that are no matrix product: gathering taps into panels, depthwise rows, transposition.
+ * Compiled once per instruction set. A depthwise output is one FMA chain from zero over the taps in order, as gemm.h has it for k <=
+ * 256.
  */
 #include "runtime/kernels/conv_kernels.h"
 #include <stdbool.h>
@@ -93,7 +94,8 @@ INLINE void pack_row(float *dst, int64_t step, const float *p, int64_t distance,
             store(dst + v * W, apart == 1 ? load(p + v * W) : load_step(p + 2 * v * W, 2, s));
 }
 
-static void pack_taps(float *dst, int64_t step, const float *from, int64_t distance, int64_t planes, int64_t taps, int64_t tap, int64_t apart)
+static void pack_taps(float *dst, int64_t step, const float *from, int64_t distance, int64_t planes, int64_t taps, int64_t tap,
+                      int64_t apart)
 {
     for (int64_t t = 0; t < taps; t++, dst += planes * step)
         if (apart == 1)
@@ -301,7 +303,12 @@ static void transpose(float *dst, int64_t to, const float *src, int64_t from, in
 }
 
 static const kk_conv_kernels kernels = {
-    .pack_places = pack_places, .pack_taps = pack_taps, .depthwise = depthwise, .take_rows = take_rows, .tight_rows = tight_rows, .transpose = transpose,
+    .pack_places = pack_places,
+    .pack_taps = pack_taps,
+    .depthwise = depthwise,
+    .take_rows = take_rows,
+    .tight_rows = tight_rows,
+    .transpose = transpose,
 };
 
 const kk_conv_kernels *KB_ISA(kk_conv_kernels_of)(void) { return &kernels; }

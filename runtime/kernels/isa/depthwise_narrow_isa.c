@@ -1,4 +1,5 @@
-/* depthwise_narrow_isa.c: depthwise convolutions in vectors of 8, for planes that would leave half of 16 lanes empty. Compiled once per instruction set. */
+/* depthwise_narrow_isa.c: depthwise convolutions in vectors of 8, for planes that would leave half of 16 lanes empty. Compiled once per
+ * instruction set. */
 #if defined(__AVX512F__)
 #define NARROW_VECTOR
 #include "runtime/kernels/isa/depthwise.inc"

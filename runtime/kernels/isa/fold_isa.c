@@ -1,4 +1,5 @@
-/* fold_isa.c: folds in canonical order for f32, f64, i64 and bool, at this instruction set's vector width. The loops are in fold_loops.inc. */
+/* fold_isa.c: folds in canonical order for f32, f64, i64 and bool, at this instruction set's vector width. The loops are in
+ * fold_loops.inc. */
 #include "runtime/kernels/fold.h"
 #include "base/mathfn_c.h"
 #if defined(__SSE2__)
@@ -36,10 +37,12 @@
 #define TIMES_(a, x) ((a) * (x))
 
 #if defined(__AVX512F__)
-/* x / d for whole vectors: the corrected reciprocal of codegen/llvm/fast.c, which says why its bits are the quotient's. Gives how many were divided. */
+/* x / d for whole vectors: the corrected reciprocal of codegen/llvm/fast.c, which says why its bits are the quotient's. Gives how many
+ * were divided. */
 static int64_t divide_f32(float *x, int64_t n, float d)
 {
-    const __m512i magnitude = _mm512_set1_epi32(INT32_MAX), least = _mm512_set1_epi32((127 - 60) << 23), span = _mm512_set1_epi32(120 << 23);
+    const __m512i magnitude = _mm512_set1_epi32(INT32_MAX), least = _mm512_set1_epi32((127 - 60) << 23),
+                  span = _mm512_set1_epi32(120 << 23);
     const __m512 all = _mm512_set1_ps(d), y = _mm512_set1_ps(1.0f / d);
     int64_t i = 0;
     bool good = __builtin_fabsf(d) >= 0x1p-40f && __builtin_fabsf(d) <= 0x1p40f;

@@ -1,9 +1,11 @@
-/* nvrtc_host.c: a stand-in for libnvrtc (KN_NVRTC=build/tests/libsimnvrtc.so) that builds CUDA C with the host's C++ compiler, for machines without a toolkit and
- * as a second oracle with sanitizers. Its "PTX" declares the kernels and names the object; only the simulated device takes it.
+/* nvrtc_host.c: a stand-in for libnvrtc (KN_NVRTC=build/tests/libsimnvrtc.so) that builds CUDA C with the host's C++ compiler, for
+ * machines without a toolkit and as a second oracle with sanitizers. Its "PTX" declares the kernels and names the object; only the
+ * simulated device takes it.
  *
- * The text is changed in three places: asm statements become calls, `extern __shared__ T x[]` a pointer, and each __global__ function gets an entry. The
- * undefined-behaviour sanitizer is always on and ends the process at a finding; the address sanitizer where the process has it (preloaded, or a debug build).
- * Objects stay in a folder of the user's under TMPDIR, by the hash of their text. SIMNVRTC_CXX: the compiler (g++). SIMNVRTC_FLAGS: more options. */
+ * The text is changed in three places: asm statements become calls, `extern __shared__ T x[]` a pointer, and each __global__ function
+ * gets an entry. The undefined-behaviour sanitizer is always on and ends the process at a finding; the address sanitizer where the
+ * process has it (preloaded, or a debug build). Objects stay in a folder of the user's under TMPDIR, by the hash of their text.
+ * SIMNVRTC_CXX: the compiler (g++). SIMNVRTC_FLAGS: more options. */
 #define _GNU_SOURCE
 #include "codegen/nvrtc/nvrtc_api.h"
 #include <ctype.h>
@@ -208,9 +210,11 @@ static bool compile(const char *source, const char *object, const char *log)
     const char *cxx = getenv("SIMNVRTC_CXX"), *more = getenv("SIMNVRTC_FLAGS");
     bool has_asan = dlsym(RTLD_DEFAULT, "__asan_init") != NULL;
     char command[4096];
-    snprintf(command, sizeof command, "exec %s -x c++ -std=gnu++17 -O1 -g -fPIC -shared -w -fno-strict-aliasing -ffp-contract=off -fno-exceptions -fno-rtti "
-        "-fvisibility=hidden -fsanitize=undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined %s %s -o '%s.new' '%s' > '%s' 2>&1", cxx && *cxx ? cxx : "g++",
-        has_asan ? "-fsanitize=address" : "", more ? more : "", object, source, log);
+    snprintf(
+        command, sizeof command,
+        "exec %s -x c++ -std=gnu++17 -O1 -g -fPIC -shared -w -fno-strict-aliasing -ffp-contract=off -fno-exceptions -fno-rtti "
+        "-fvisibility=hidden -fsanitize=undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined %s %s -o '%s.new' '%s' > '%s' 2>&1",
+        cxx && *cxx ? cxx : "g++", has_asan ? "-fsanitize=address" : "", more ? more : "", object, source, log);
     /* The process may have a sanitizer preloaded: not for the compiler */
     char *environment[512];
     int n = 0, status = 1;
@@ -321,7 +325,8 @@ int nvrtcGetSupportedArchs(int *out)
     return NV_OK;
 }
 
-int nvrtcCreateProgram(nv_program *p, const char *source, const char *name, int n_headers, const char *const *headers, const char *const *include_names)
+int nvrtcCreateProgram(nv_program *p, const char *source, const char *name, int n_headers, const char *const *headers,
+                       const char *const *include_names)
 {
     (void)name;
     (void)headers;

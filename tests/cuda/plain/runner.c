@@ -74,7 +74,8 @@ static int run(const plain_test *t, kn_device device)
     if (child < 0 || waitpid(child, &status, 0) != child)
         return 1;
     if (WIFSIGNALED(status))
-        fprintf(stderr, "%s: ended by signal %d%s\n", t->name, WTERMSIG(status), WTERMSIG(status) == SIGALRM || WTERMSIG(status) == SIGXCPU ? " (took too long)" : "");
+        fprintf(stderr, "%s: ended by signal %d%s\n", t->name, WTERMSIG(status),
+                WTERMSIG(status) == SIGALRM || WTERMSIG(status) == SIGXCPU ? " (took too long)" : "");
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 

@@ -1,11 +1,12 @@
-/* allocate.c: places in the frame for a function's registers. PTX has as many registers as the compiler had values, most of them short-lived; slots are
- * shared by registers whose lives don't overlap, so that a warp's frame stays in the cache.
+/* allocate.c: places in the frame for a function's registers. PTX has as many registers as the compiler had values, most of them
+ * short-lived; slots are shared by registers whose lives don't overlap, so that a warp's frame stays in the cache.
  *
- * Lives are intervals of positions, from liveness over basic blocks (a register live into or out of a block covers the block's ends). A guarded or
- * divergent write keeps lanes of the old value, which the intervals respect, since each register has one interval that covers all its writes and reads.
- * Lanes of one warp may be at different positions: a value is then needed by lanes that wait elsewhere while others run. Intervals are in program order and
- * lanes run in program order of positions too (smallest first), except around loops and where layout isn't topological; so slots are shared only between
- * registers within one basic block, where lanes that entered together leave together. All others have a slot of their own. */
+ * Lives are intervals of positions, from liveness over basic blocks (a register live into or out of a block covers the block's ends). A
+ * guarded or divergent write keeps lanes of the old value, which the intervals respect, since each register has one interval that covers
+ * all its writes and reads. Lanes of one warp may be at different positions: a value is then needed by lanes that wait elsewhere while
+ * others run. Intervals are in program order and lanes run in program order of positions too (smallest first), except around loops and
+ * where layout isn't topological; so slots are shared only between registers within one basic block, where lanes that entered together
+ * leave together. All others have a slot of their own. */
 #include "tests/cuda/sim/exec.h"
 #include <string.h>
 
@@ -93,8 +94,10 @@ static void assign(allocator *a)
     ptx_func *f = a->f;
     pool pools[4] = { 0 };
     /* Registers by where their lives start and end, as lists through heads */
-    int n = f->n_code, *starts = arena_get(a->m->memory, (size_t)(n + 1) * sizeof(int)), *ends = arena_get(a->m->memory, (size_t)(n + 1) * sizeof(int));
-    int *next_start = arena_get(a->m->memory, (size_t)f->n_regs * sizeof(int) + 4), *next_end = arena_get(a->m->memory, (size_t)f->n_regs * sizeof(int) + 4);
+    int n = f->n_code, *starts = arena_get(a->m->memory, (size_t)(n + 1) * sizeof(int)),
+        *ends = arena_get(a->m->memory, (size_t)(n + 1) * sizeof(int));
+    int *next_start = arena_get(a->m->memory, (size_t)f->n_regs * sizeof(int) + 4),
+        *next_end = arena_get(a->m->memory, (size_t)f->n_regs * sizeof(int) + 4);
     memset(starts, -1, (size_t)(n + 1) * sizeof(int));
     memset(ends, -1, (size_t)(n + 1) * sizeof(int));
     for (int r = 0; r < f->n_regs; r++) {

@@ -1,5 +1,5 @@
-/* decode.c: statements → instructions: operands become registers (an immediate becomes a register that is filled once), opcodes become handlers, labels
- * positions. An opcode that nobody knows is refused with its line, when the module is loaded and not when it runs.
+/* decode.c: statements → instructions: operands become registers (an immediate becomes a register that is filled once), opcodes become
+ * handlers, labels positions. An opcode that nobody knows is refused with its line, when the module is loaded and not when it runs.
  *
  * Memory is decode_mem.c's, shuffles, votes and matrix products are decode_warp.c's; slots are given afterwards by allocate.c. */
 #include "tests/cuda/sim/exec.h"
@@ -189,7 +189,8 @@ static bool arithmetic(decoder *d, const ptx_stmt *s, const char *name)
     while (n < 4 && e && e->width[n]) n++;
     if (!e || s->n < n) return unsupported(d, s);
     for (int i = 1; i < n; i++)
-        if ((regs[i] = e->width[i] == 1 ? predicate(d, s, &s->operands[i]) : sim_source(d->m, d->f, s, &s->operands[i], e->width[i])) < 0) return false;
+        if ((regs[i] = e->width[i] == 1 ? predicate(d, s, &s->operands[i]) : sim_source(d->m, d->f, s, &s->operands[i], e->width[i])) < 0)
+            return false;
     if ((regs[0] = sim_dest(d->m, d->f, s, &s->operands[0], e->width[0])) < 0) return false;
     inst *in = emit_regs(d, s, e->fn, regs[0], regs[1], regs[2], regs[3]);
     if (s->n == n + 1 && s->operands[n].kind == PO_INT) in->e = (int32_t)s->operands[n].value;    /* lop3's table */
@@ -240,7 +241,8 @@ static bool set_value(decoder *d, const ptx_stmt *s)
     int to = sim_dest(d->m, d->f, s, &s->operands[0], 4), raw = sim_scratch(d->m, d->f, PT_PRED);
     if (a < 0 || b < 0 || to < 0) return false;
     emit_regs(d, s, e->fn, raw, a, b, -1);
-    emit_regs(d, s, sim_alu_find("selp.b32")->fn, to, constant(d->m, d->f, type == PT_F32 ? 0x3f800000u : UINT32_MAX, 4), constant(d->m, d->f, 0, 4), raw);
+    emit_regs(d, s, sim_alu_find("selp.b32")->fn, to, constant(d->m, d->f, type == PT_F32 ? 0x3f800000u : UINT32_MAX, 4),
+              constant(d->m, d->f, 0, 4), raw);
     return true;
 }
 
@@ -347,12 +349,14 @@ static bool call(decoder *d, const ptx_stmt *s)
     ptx_var *formal = callee ? callee->params : NULL;
     for (int i = 0; args && i < args->n && callee; i++, formal = formal->next) {
         if (args->elements[i].kind != PO_VAR || !formal) return unsupported(d, s);
-        info->copies[info->n++] = (struct call_copy){ (uint32_t)args->elements[i].var->address, (uint32_t)formal->address, (uint32_t)formal->size, false };
+        info->copies[info->n++] = (struct call_copy){(uint32_t)args->elements[i].var->address, (uint32_t)formal->address,
+                                                     (uint32_t)formal->size, false};
     }
     formal = callee ? callee->results : NULL;
     for (int i = 0; results && i < results->n && callee; i++, formal = formal->next) {
         if (results->elements[i].kind != PO_VAR || !formal) return unsupported(d, s);
-        info->copies[info->n++] = (struct call_copy){ (uint32_t)results->elements[i].var->address, (uint32_t)formal->address, (uint32_t)formal->size, true };
+        info->copies[info->n++] = (struct call_copy){(uint32_t)results->elements[i].var->address, (uint32_t)formal->address,
+                                                     (uint32_t)formal->size, true};
     }
     if (callee && callee->has_body) PUSH(d->m->memory, d->f->callees, d->f->n_callees, d->f->cap_callees) = callee;
     emit(d, s, NULL, K_CALL)->info = info;
@@ -408,7 +412,8 @@ static bool barrier(decoder *d, const ptx_stmt *s)
     if (n > 2 || (n > 0 && o[0].kind != PO_INT) || (n > 1 && o[1].kind != PO_INT)) return unsupported(d, s);
     info->id = n > 0 ? (int)o[0].value : 0;
     info->count = n > 1 ? (int)o[1].value : 0;
-    if (info->id < 0 || info->id > 15 || info->count % LANES) return ptx_refuse(d->m, s->line, "%s: barriers are 0 to 15, for a multiple of 32 threads", s->op);
+    if (info->id < 0 || info->id > 15 || info->count % LANES)
+        return ptx_refuse(d->m, s->line, "%s: barriers are 0 to 15, for a multiple of 32 threads", s->op);
     inst *in = emit(d, s, NULL, K_BARRIER);
     in->info = info;
     in->d = to;
@@ -431,8 +436,12 @@ static bool with_carry(decoder *d, const ptx_stmt *s)
         if (regs[i] < 0) return false;
     }
     inst *in = emit_regs(d, s, sim_carry, regs[0], regs[1], regs[2], regs[3]);
-    in->e = (*head == 's' ? CARRY_SUB : 0) | (head[3] == 'c' ? CARRY_IN : 0) | (sim_has(s, "cc") ? CARRY_OUT : 0) | (ptx_signed(type) ? CARRY_SIGNED : 0)
-        | (!is_mad ? 0 : sim_has(s, "hi") ? CARRY_HIGH : CARRY_LOW) | width << CARRY_WIDTH;
+    in->e = (*head == 's' ? CARRY_SUB : 0) | (head[3] == 'c' ? CARRY_IN : 0) | (sim_has(s, "cc") ? CARRY_OUT : 0)
+            | (ptx_signed(type) ? CARRY_SIGNED : 0)
+            | (!is_mad            ? 0
+               : sim_has(s, "hi") ? CARRY_HIGH
+                                  : CARRY_LOW)
+            | width << CARRY_WIDTH;
     return true;
 }
 

@@ -1,5 +1,5 @@
-/* decode_mem.c: loads, stores, atomics and asynchronous copies → instructions. Caching hints, scopes and orders are read over: lanes run one after the other,
- * and what other threads may see when is the business of the race checks. */
+/* decode_mem.c: loads, stores, atomics and asynchronous copies → instructions. Caching hints, scopes and orders are read over: lanes run
+ * one after the other, and what other threads may see when is the business of the race checks. */
 #include "tests/cuda/sim/exec.h"
 #include "tests/cuda/sim/atomics.h"
 #include <string.h>
@@ -52,7 +52,8 @@ static bool data_registers(ptx_module *m, ptx_func *f, const ptx_stmt *s, const 
         const ptx_operand *e = o->kind == PO_VECTOR ? &o->elements[i] : o;
         int width = e->kind == PO_REG ? ptx_size(f->regs[e->reg].type) : i ? info->width : least;
         if (!info->width) info->width = (uint8_t)width;
-        if (width < info->size || width != info->width) return ptx_refuse(m, s->line, "%s: a register of %d bits doesn't fit", s->op, 8 * width);
+        if (width < info->size || width != info->width)
+            return ptx_refuse(m, s->line, "%s: a register of %d bits doesn't fit", s->op, 8 * width);
         info->regs.at[i] = info->is_store ? sim_source(m, f, s, e, width) : sim_dest(m, f, s, e, width);
         if (info->regs.at[i] < 0) return false;
     }
@@ -102,7 +103,8 @@ static bool atomic(ptx_module *m, ptx_func *f, const ptx_stmt *s, inst *in)
     for (int i = 1; i < s->n_parts; i++)
         if (sim_atomic_named(s->parts[i]) >= 0) info->op = sim_atomic_named(s->parts[i]);
     int needed = info->op == AT_CAS ? 3 : 2;
-    if (info->op < 0 || size < 2 || size > 8 || n < needed || sim_has(s, "v2") || sim_has(s, "v4")) return ptx_refuse(m, s->line, "%s isn't supported", s->op);
+    if (info->op < 0 || size < 2 || size > 8 || n < needed || sim_has(s, "v2") || sim_has(s, "v4"))
+        return ptx_refuse(m, s->line, "%s isn't supported", s->op);
     if (!sim_address_operand(m, f, s, &o[0], &in->a, &width, &info->offset)) return false;
     info->address_width = (uint8_t)width;
     in->b = sim_source(m, f, s, &o[1], size);

@@ -1,5 +1,5 @@
-/* decode_warp.c: instructions in which the lanes of a warp act together → instructions of kind WARP_SYNC: the scheduler runs them when every lane of the member
- * mask (register b; -1: the whole warp) has come. */
+/* decode_warp.c: instructions in which the lanes of a warp act together → instructions of kind WARP_SYNC: the scheduler runs them when
+ * every lane of the member mask (register b; -1: the whole warp) has come. */
 #include "tests/cuda/sim/exec.h"
 #include "tests/cuda/sim/warp_ops.h"
 #include <stdlib.h>
@@ -119,7 +119,8 @@ static bool product(ptx_module *m, ptx_func *f, const ptx_stmt *s, inst *in)
         if (s->parts[i][0] == 'm' && strchr(s->parts[i], 'k')) shape = s->parts[i];
     if (!shape || s->n != 4 || s->n_parts < 5 || !sim_has(s, "row") || !sim_has(s, "col")) return false;
     int n = 0, k = (int)strtol(strchr(shape, 'k') + 1, NULL, 10);
-    ptx_type d = ptx_type_named(s->parts[s->n_parts - 4]), a = ptx_type_named(s->parts[s->n_parts - 3]), b = ptx_type_named(s->parts[s->n_parts - 2]);
+    ptx_type d = ptx_type_named(s->parts[s->n_parts - 4]), a = ptx_type_named(s->parts[s->n_parts - 3]),
+             b = ptx_type_named(s->parts[s->n_parts - 2]);
     for (int i = 0; i < 4; i++) n += s->operands[i].kind == PO_VECTOR ? s->operands[i].n : 1;
     warp_info *info = new_info(m, in, NULL, n, s->operands[0].kind == PO_VECTOR ? s->operands[0].n : 1);
     info->type = a;

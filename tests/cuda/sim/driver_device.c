@@ -1,4 +1,5 @@
-/* driver_device.c: initialisation, the device and its attributes, the context, errors, the call log, and the questions that tests ask (simcuda_*). */
+/* driver_device.c: initialisation, the device and its attributes, the context, errors, the call log, and the questions that tests ask
+ * (simcuda_*). */
 #define _GNU_SOURCE
 #include "tests/cuda/sim/driver.h"
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* driver_memory.c: device memory and pinned host memory.
  *
- * Two ranges of addresses are reserved: the one that callers see is never accessible, so that a host access to device memory faults; its bytes are at the same
- * offset of the other. Fresh and freed memory holds 0xff bytes: NaNs, and indices far out. */
+ * Two ranges of addresses are reserved: the one that callers see is never accessible, so that a host access to device memory faults; its
+ * bytes are at the same offset of the other. Fresh and freed memory holds 0xff bytes: NaNs, and indices far out. */
 #define _GNU_SOURCE
 #include "tests/cuda/sim/driver.h"
 #include <dlfcn.h>
@@ -40,7 +40,8 @@ static struct sigaction before;
 static void explain(int signal, siginfo_t *info, void *context)
 {
     static const char in_device[] = "simulated device: the host touched device memory: copy it to the host and wait for the copy\n";
-    static const char in_pinned[] = "simulated device: the host touched pinned memory that queued work still uses: wait for the stream or an event first\n";
+    static const char in_pinned
+        [] = "simulated device: the host touched pinned memory that queued work still uses: wait for the stream or an event first\n";
     const char *at = info->si_addr;
     bool is_device = mem.seen && at >= mem.seen && at < mem.seen + RANGE, is_pinned = false;
     for (const pinned *p = pins; p; p = p->next) is_pinned |= at >= p->base && at < p->base + ((p->bytes + PAGE - 1) & ~(size_t)(PAGE - 1));
@@ -68,7 +69,8 @@ static bool open_ranges(void)
 
 intptr_t sim_delta(void) { return mem.bytes - mem.seen; }
 
-/* Where the address sanitizer is in the process, it sees red zones and freed memory too: kernels that the host compiler built are checked by it */
+/* Where the address sanitizer is in the process, it sees red zones and freed memory too: kernels that the host compiler built are
+ * checked by it */
 static void mark(const char *function, const void *p, size_t bytes)
 {
     void (*f)(const volatile void *, size_t);
@@ -180,7 +182,8 @@ char *sim_device_bytes(uint64_t address, size_t bytes, const char *what, int *er
     const allocation *a = sim_allocation_of(address);
     if (a && a->state == A_LIVE && address + bytes <= a->base + a->bytes) return (char *)(address + (uint64_t)sim_delta());
     char near[160] = "no live allocation is there";
-    if (a && a->state == A_LIVE) snprintf(near, sizeof near, "the allocation there has %zu bytes left", (size_t)(a->base + a->bytes - address));
+    if (a && a->state == A_LIVE)
+        snprintf(near, sizeof near, "the allocation there has %zu bytes left", (size_t)(a->base + a->bytes - address));
     sim_describe(address, near, sizeof near);
     sim_say("%s of %zu bytes at 0x%llx: %s", what, bytes, (unsigned long long)address, near);
     *error = E_ILLEGAL_ADDRESS;

@@ -230,7 +230,8 @@ static const char *limits(const struct CUfunc_st *f, const uint32_t *grid, const
         if (!grid[i] || !size[i]) return "a dimension of the grid or the block is zero";
     if (grid[0] > INT32_MAX || grid[1] > 65535 || grid[2] > 65535) return "the grid is larger than 2147483647 x 65535 x 65535";
     if (size[0] > 1024 || size[1] > 1024 || size[2] > 64) return "the block is larger than 1024 x 1024 x 64";
-    if ((uint64_t)size[0] * size[1] * size[2] > (uint64_t)most_threads(f->fn)) return "the block has more threads than the kernel's launch bounds or 1024";
+    if ((uint64_t)size[0] * size[1] * size[2] > (uint64_t)most_threads(f->fn))
+        return "the block has more threads than the kernel's launch bounds or 1024";
     if (shared > (uint32_t)(f->max_dynamic > 0 ? f->max_dynamic : 0))
         return "more dynamic shared memory than 48 KiB together with the static, or than the function's attribute allows";
     return NULL;
@@ -256,7 +257,8 @@ static bool gather(const struct CUfunc_st *f, void **params, void **extra, char 
     return true;
 }
 
-static cu_result submit(struct CUfunc_st *f, const uint32_t *grid, const uint32_t *size, uint32_t shared, cu_stream stream, void **params, void **extra)
+static cu_result submit(struct CUfunc_st *f, const uint32_t *grid, const uint32_t *size, uint32_t shared, cu_stream stream, void **params,
+                        void **extra)
 {
     struct CUstream_st *s = sim_stream(stream);
     if (!f || !s) return E_INVALID_HANDLE;
@@ -264,8 +266,8 @@ static cu_result submit(struct CUfunc_st *f, const uint32_t *grid, const uint32_
     char *block = calloc(1, f->fn->param_bytes + 8);
     if (!what && !gather(f, params, extra, block)) what = "its parameters are missing";
     if (what) {
-        sim_say("launch of %s, grid (%u, %u, %u), block (%u, %u, %u), %u bytes of dynamic shared memory: %s", f->fn->name, grid[0], grid[1], grid[2], size[0],
-            size[1], size[2], shared, what);
+        sim_say("launch of %s, grid (%u, %u, %u), block (%u, %u, %u), %u bytes of dynamic shared memory: %s", f->fn->name, grid[0], grid[1],
+                grid[2], size[0], size[1], size[2], shared, what);
         free(block);
         return E_INVALID_VALUE;
     }
@@ -277,8 +279,8 @@ static cu_result submit(struct CUfunc_st *f, const uint32_t *grid, const uint32_
     return r;
 }
 
-API cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes, cu_stream s,
-    void **params, void **extra)
+API cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                             unsigned shared_bytes, cu_stream s, void **params, void **extra)
 {
     NEED_CONTEXT();
     cu_result r = submit(f, (uint32_t[3]){ gx, gy, gz }, (uint32_t[3]){ bx, by, bz }, shared_bytes, s, params, extra);
@@ -286,17 +288,23 @@ API cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned g
 }
 
 /* CUlaunchConfig: dimensions, shared bytes, stream, attributes. Attributes (clusters, priorities) are refused. */
-typedef struct launch_config { unsigned grid[3], size[3], shared; cu_stream stream; void *attributes; unsigned n_attributes; } launch_config;
+typedef struct launch_config {
+    unsigned grid[3], size[3], shared;
+    cu_stream stream;
+    void *attributes;
+    unsigned n_attributes;
+} launch_config;
 API cu_result cuLaunchKernelEx(const launch_config *c, cu_function f, void **params, void **extra);
 cu_result cuLaunchKernelEx(const launch_config *c, cu_function f, void **params, void **extra)
 {
     NEED_CONTEXT();
     cu_result r = c->n_attributes ? E_NOT_SUPPORTED : submit(f, c->grid, c->size, c->shared, c->stream, params, extra);
-    LEAVE(r, "%s grid=%u,%u,%u block=%u,%u,%u shared=%u", f ? f->fn->name : "", c->grid[0], c->grid[1], c->grid[2], c->size[0], c->size[1], c->size[2],
-        c->shared);
+    LEAVE(r, "%s grid=%u,%u,%u block=%u,%u,%u shared=%u", f ? f->fn->name : "", c->grid[0], c->grid[1], c->grid[2], c->size[0], c->size[1],
+          c->size[2], c->shared);
 }
 
-/* Device addresses among the parameters become addresses of their bytes: the host compiler's code knows no other. Pointers in memory stay as they are. */
+/* Device addresses among the parameters become addresses of their bytes: the host compiler's code knows no other. Pointers in memory
+ * stay as they are. */
 static void translate(const ptx_func *f, char *params)
 {
     for (size_t i = 0; i + 8 <= f->param_bytes; i += 8) {
@@ -326,7 +334,8 @@ int sim_run_launch(const op *o)
     size_t align = m->dynamic_shared_align;
     memcpy(l.grid, o->grid, sizeof l.grid);
     memcpy(l.size, o->size, sizeof l.size);
-    l.shared_bytes = (uint32_t)((l.fn->shared_bytes + (o->shared ? align - 1 : 0)) / (o->shared ? align : 1) * (o->shared ? align : 1)) + o->shared;
+    l.shared_bytes = (uint32_t)((l.fn->shared_bytes + (o->shared ? align - 1 : 0)) / (o->shared ? align : 1) * (o->shared ? align : 1))
+                     + o->shared;
     l.extents = sim_extents(&l.n_extents);
     l.delta = sim_delta();
     l.describe = sim_describe;

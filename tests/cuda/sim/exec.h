@@ -1,9 +1,9 @@
 /* exec.h: decoded instructions, warps and blocks: what the decoder writes and the executors run.
  *
- * A register is 32 lanes side by side in its frame (16 bits: 64 bytes, 32: 128, 64: 256), predicates are one mask each. An arithmetic handler computes all
- * lanes and keeps those of warp->exec, so the loops vectorise; what may fault (memory) touches the lanes of exec alone.
- * A warp is a set of GROUPS, lanes that share frame and position; the deepest frame runs first, then the smallest position, so that lanes meet again where
- * their paths join. Instructions that end in .sync wait until every lane that they name stands at them. */
+ * A register is 32 lanes side by side in its frame (16 bits: 64 bytes, 32: 128, 64: 256), predicates are one mask each. An arithmetic
+ * handler computes all lanes and keeps those of warp->exec, so the loops vectorise; what may fault (memory) touches the lanes of exec
+ * alone. A warp is a set of GROUPS, lanes that share frame and position; the deepest frame runs first, then the smallest position, so
+ * that lanes meet again where their paths join. Instructions that end in .sync wait until every lane that they name stands at them. */
 #ifndef SIM_EXEC_H
 #define SIM_EXEC_H
 #include "tests/cuda/sim/ptx.h"
@@ -186,7 +186,8 @@ handler sim_cvt_find(const ptx_stmt *s, int *d_width, int *a_width, const void *
 bool sim_decode_memory(ptx_module *m, ptx_func *f, const ptx_stmt *s, inst *in, bool *known);
 bool sim_decode_warp(ptx_module *m, ptx_func *f, const ptx_stmt *s, inst *in, bool *known);
 
-/* For decoders: the register that holds operand o, of width bytes (1: predicate); immediates get a register of their own. -1 after a refusal. */
+/* For decoders: the register that holds operand o, of width bytes (1: predicate); immediates get a register of their own. -1 after a
+ * refusal. */
 int sim_source(ptx_module *m, ptx_func *f, const ptx_stmt *s, const ptx_operand *o, int width);
 int sim_dest(ptx_module *m, ptx_func *f, const ptx_stmt *s, const ptx_operand *o, int width);
 /* Where a variable is for this function's code; false after a refusal. */

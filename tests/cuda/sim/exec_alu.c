@@ -1,4 +1,5 @@
-/* exec_alu.c: a handler for each row of alu.def. Compiled once per instruction set (KB_ISA_SUFFIX), so that the loops over lanes use the widest vectors. */
+/* exec_alu.c: a handler for each row of alu.def. Compiled once per instruction set (KB_ISA_SUFFIX), so that the loops over lanes use the
+ * widest vectors. */
 #include "tests/cuda/sim/lanes.h"
 
 #define SOURCE(T, name, at) const T *name = (const T *)(w->r + in->at)

@@ -1,4 +1,5 @@
-/* exec_atomic.c: atom and red on global and shared memory. Lanes take turns in ascending order; blocks run one after the other, so each is atomic by itself. */
+/* exec_atomic.c: atom and red on global and shared memory. Lanes take turns in ascending order; blocks run one after the other, so each
+ * is atomic by itself. */
 #include "tests/cuda/sim/atomics.h"
 #include "tests/cuda/sim/lanes.h"
 
@@ -60,7 +61,8 @@ void sim_atomic(warp *w, const inst *in)
         bool is_shared = m->space == PS_SHARED || (m->space == PS_GENERIC && at - SHARED_WINDOW < WINDOW_BYTES);
         if (is_shared && m->space == PS_GENERIC) at -= SHARED_WINDOW;
         if (is_shared) sim_shared_check(w, in, lane, at, m->size, SH_ATOMIC);
-        char *host = is_shared ? (char *)w->block->shared + at : sim_global_at(w, in, lane, at, m->size, &w->block->launch->cache[m->cache], "atomic");
+        char *host = is_shared ? (char *)w->block->shared + at
+                               : sim_global_at(w, in, lane, at, m->size, &w->block->launch->cache[m->cache], "atomic");
         memcpy(&old, host, m->size);
         memcpy(&b, w->r + in->b + lane * m->size, m->size);
         memcpy(&c, w->r + in->c + lane * m->size, m->size);

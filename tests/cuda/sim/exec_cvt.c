@@ -1,5 +1,6 @@
-/* exec_cvt.c: conversions in general: load by the source's type and register width, convert through int64, uint64, float or double, round, saturate, store by
- * the destination's. alu.def has the frequent ones. Compiled with -frounding-math: directed roundings set the processor's mode. */
+/* exec_cvt.c: conversions in general: load by the source's type and register width, convert through int64, uint64, float or double,
+ * round, saturate, store by the destination's. alu.def has the frequent ones. Compiled with -frounding-math: directed roundings set the
+ * processor's mode. */
 #include "tests/cuda/sim/lanes.h"
 #include <fenv.h>
 #include <stdlib.h>
@@ -129,7 +130,8 @@ handler sim_cvt_find(const ptx_stmt *s, int *d_width, int *a_width, const void *
         else if (!strcmp(part, "ftz")) c->ftz = true;
         else if (!strcmp(part, "relu")) c->relu = true;
         else if (!strcmp(part, "rna")) c->rounding = 'a';
-        else if (part[0] == 'r' && strchr("nzmp", part[1]) && (!part[2] || !strcmp(part + 2, "i"))) c->rounding = part[1], c->to_integer = part[2] == 'i';
+        else if (part[0] == 'r' && strchr("nzmp", part[1]) && (!part[2] || !strcmp(part + 2, "i")))
+            c->rounding = part[1], c->to_integer = part[2] == 'i';
         else return NULL;
     }
     if (!ptx_size(c->to) || !ptx_size(c->from) || c->to == PT_F16X2 || c->to == PT_BF16X2 || c->to == PT_B128) return NULL;

@@ -1,6 +1,7 @@
-/* exec_host.c: the second way to run a kernel: the same CUDA C built by the host compiler (nvrtc_host.c, tests/cuda/host/device.hh), each thread a fiber, under
- * the sanitizers that it was built with. Blocks one after the other; fibers in the order that the seed draws, descending without one, so that a missing
- * barrier shows as a wrong result. Threads at different barrier lines, or warps of which lanes are missing, end the launch with a sentence.
+/* exec_host.c: the second way to run a kernel: the same CUDA C built by the host compiler (nvrtc_host.c, tests/cuda/host/device.hh),
+ * each thread a fiber, under the sanitizers that it was built with. Blocks one after the other; fibers in the order that the seed draws,
+ * descending without one, so that a missing barrier shows as a wrong result. Threads at different barrier lines, or warps of which lanes
+ * are missing, end the launch with a sentence.
  *
  * Fibers are ucontext's, told to the address sanitizer where it is in the process. */
 #define _GNU_SOURCE
@@ -74,8 +75,8 @@ static void resume(fiber *f)
 static void report(const fiber *f, int line, const char *what)
 {
     const kh_block *b = f->thread.block;
-    snprintf(host.l->message, sizeof host.l->message, "kernel %s, block (%u, %u, %u), thread %d (%u, %u, %u), line %d of its source: %s", host.l->fn->name,
-        b->id.x, b->id.y, b->id.z, f->index, f->thread.thread.x, f->thread.thread.y, f->thread.thread.z, line, what);
+    snprintf(host.l->message, sizeof host.l->message, "kernel %s, block (%u, %u, %u), thread %d (%u, %u, %u), line %d of its source: %s",
+             host.l->fn->name, b->id.x, b->id.y, b->id.z, f->index, f->thread.thread.x, f->thread.thread.y, f->thread.thread.z, line, what);
     host.l->error = 719;
     host.has_failed = true;
 }

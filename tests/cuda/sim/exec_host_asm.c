@@ -1,5 +1,5 @@
-/* exec_host_asm.c: the PTX that kernels write as asm, for kernels that the host compiler built: conversions, asynchronous copies (done at once), ldmatrix and
- * mma.sync. Operands are those that the text names, in order. What isn't known ends the launch with its name.
+/* exec_host_asm.c: the PTX that kernels write as asm, for kernels that the host compiler built: conversions, asynchronous copies (done
+ * at once), ldmatrix and mma.sync. Operands are those that the text names, in order. What isn't known ends the launch with its name.
  *
  * Written apart from the interpreter's handlers: two readings of the manual that must agree. */
 #include "tests/cuda/sim/exec_host.h"
@@ -154,7 +154,8 @@ static bool load_matrices(const call *c, int lane)
 /* d[4], a[4], b[2], c[4] of m16n8k16 (f16, bf16) or m16n8k8 (tf32), sums in f32 */
 static bool product(const call *c, int lane)
 {
-    bool is_half = strstr(c->op, ".f32.f16.f16.f32"), is_brain = strstr(c->op, ".f32.bf16.bf16.f32"), is_tf32 = strstr(c->op, "m16n8k8.row.col.f32.tf32");
+    bool is_half = strstr(c->op, ".f32.f16.f16.f32"), is_brain = strstr(c->op, ".f32.bf16.bf16.f32"),
+         is_tf32 = strstr(c->op, "m16n8k8.row.col.f32.tf32");
     if (c->n != 14 || (!is_tf32 && (!strstr(c->op, "m16n8k16.row.col") || (!is_half && !is_brain)))) return false;
     uint32_t mine[6];
     for (int i = 0; i < 6; i++) mine[i] = word(c, 4 + i);

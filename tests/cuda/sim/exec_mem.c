@@ -1,5 +1,6 @@
-/* exec_mem.c: loads and stores in every space, with the checks: a live allocation around all bytes, natural alignment of the whole (vector) access, shared
- * memory's bounds. The first bad lane ends the launch with a sentence. Shared memory's races are exec_shared.c's. */
+/* exec_mem.c: loads and stores in every space, with the checks: a live allocation around all bytes, natural alignment of the whole
+ * (vector) access, shared memory's bounds. The first bad lane ends the launch with a sentence. Shared memory's races are
+ * exec_shared.c's. */
 #include "tests/cuda/sim/lanes.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,8 +166,8 @@ static char *local_at(warp *w, const inst *in, int lane, uint64_t offset, unsign
 {
     if (offset & (bytes - 1)) misaligned(w, in, lane, offset, bytes, what);
     if (offset + bytes > w->local_top || offset + bytes < offset)
-        sim_fault(w, in, lane, 700, "out-of-bounds %s of %u bytes at offset %llu of local memory, which has %u", what, bytes, (unsigned long long)offset,
-            w->local_top);
+        sim_fault(w, in, lane, 700, "out-of-bounds %s of %u bytes at offset %llu of local memory, which has %u", what, bytes,
+                  (unsigned long long)offset, w->local_top);
     return w->local + (size_t)lane * LOCAL_BYTES + offset;
 }
 
@@ -174,7 +175,8 @@ static char *param_at(warp *w, const inst *in, int lane, uint64_t offset, unsign
 {
     const frame *f = w->f;
     if (f->fn->is_entry) {
-        if (offset + bytes > f->fn->param_bytes) sim_fault(w, in, lane, 700, "out-of-bounds load of %u bytes from the kernel's parameters", bytes);
+        if (offset + bytes > f->fn->param_bytes)
+            sim_fault(w, in, lane, 700, "out-of-bounds load of %u bytes from the kernel's parameters", bytes);
         return (char *)(uintptr_t)w->block->launch->params + offset;
     }
     return f->params + (size_t)lane * f->fn->param_bytes + offset;

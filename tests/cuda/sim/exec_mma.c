@@ -1,8 +1,8 @@
-/* exec_mma.c: mma.sync for m16n8k16 (f16, bf16), m16n8k8 (f16, bf16, tf32), m16n8k4 (tf32), m16n8k32 (8-bit integers) and m8n8k4 (f64), by the fragment
- * layouts of the PTX manual.
+/* exec_mma.c: mma.sync for m16n8k16 (f16, bf16), m16n8k8 (f16, bf16, tf32), m16n8k4 (tf32), m16n8k32 (8-bit integers) and m8n8k4 (f64),
+ * by the fragment layouts of the PTX manual.
  *
- * Products are exact and summed in double, then added to c and rounded once: the device's own order and rounding of the sum aren't documented, so results
- * agree to within its error and not to the bit. */
+ * Products are exact and summed in double, then added to c and rounded once: the device's own order and rounding of the sum aren't
+ * documented, so results agree to within its error and not to the bit. */
 #include "tests/cuda/sim/lanes.h"
 #include "tests/cuda/sim/warp_ops.h"
 
@@ -20,7 +20,8 @@ static double element(const warp *w, int type, int32_t slot, int lane, int part)
 }
 
 /* Fragments → matrices. A register holds `per` neighbours in k; registers of a alternate over rows r and r + 8, then over halves of k. */
-static void gather(const warp *w, const warp_info *i, const int32_t *a, const int32_t *b, int type_b, double A[M][MOST_K], double B[MOST_K][N])
+static void gather(const warp *w, const warp_info *i, const int32_t *a, const int32_t *b, int type_b, double A[M][MOST_K],
+                   double B[MOST_K][N])
 {
     int per = i->type == PT_TF32 ? 1 : i->type == PT_S8 || i->type == PT_U8 ? 4 : 2, step = 4 * per, halves = i->k / step;
     for (int l = 0; l < LANES; l++) {
@@ -74,7 +75,8 @@ static void product_f16(warp *w, const inst *in)
     for (int e = 0; e < 2; e++) {
         const uint16_t *C = (const uint16_t *)(w->r + c[e]);
         uint16_t out[2 * LANES];
-        for (int l = 0; l < 2 * LANES; l++) out[l] = f32_f16(f64_f32_odd(S[l / 8 + 8 * e][2 * (l / 2 % 4) + l % 2] + (double)f16_f32(C[l])));
+        for (int l = 0; l < 2 * LANES; l++)
+            out[l] = f32_f16(f64_f32_odd(S[l / 8 + 8 * e][2 * (l / 2 % 4) + l % 2] + (double)f16_f32(C[l])));
         memcpy(w->r + d[e], out, sizeof out);
     }
 }
@@ -118,7 +120,8 @@ handler sim_product_find(const char *shape, ptx_type d, ptx_type a, ptx_type b, 
     if (a != b || c != d) return NULL;
     if (!strcmp(shape, "m8n8k4") && a == PT_F64 && d == PT_F64 && n == 6) return product_f64;
     if (is_byte) return !strcmp(shape, "m16n8k32") && d == PT_S32 && n == 14 ? product_s32 : NULL;
-    bool deep = !strcmp(shape, "m16n8k16") && is_half, shallow = (!strcmp(shape, "m16n8k8") && is_half) || (!strcmp(shape, "m16n8k4") && a == PT_TF32);
+    bool deep = !strcmp(shape, "m16n8k16") && is_half,
+         shallow = (!strcmp(shape, "m16n8k8") && is_half) || (!strcmp(shape, "m16n8k4") && a == PT_TF32);
     bool tf32 = !strcmp(shape, "m16n8k8") && a == PT_TF32;
     if (!deep && !shallow && !tf32) return NULL;
     int inputs = shallow ? 3 : 6;

@@ -1,5 +1,5 @@
-/* exec_round.c: arithmetic rounded towards zero, down or up: add.rz.f32 and its kin. Compiled with -frounding-math; the processor's mode is set for the loop.
- * (fmaf and fma of the C library follow the mode where the compiler makes them calls or instructions.) */
+/* exec_round.c: arithmetic rounded towards zero, down or up: add.rz.f32 and its kin. Compiled with -frounding-math; the processor's mode
+ * is set for the loop. (fmaf and fma of the C library follow the mode where the compiler makes them calls or instructions.) */
 #include "tests/cuda/sim/lanes.h"
 #include <fenv.h>
 

@@ -1,5 +1,6 @@
-/* exec_run.c: a launch: blocks one after the other (in an order drawn from the seed), within a block warps in turn until all wait at a barrier, which is then
- * checked and released. Threads that wait at different barrier instructions, or for threads that never come, end the launch with a sentence. */
+/* exec_run.c: a launch: blocks one after the other (in an order drawn from the seed), within a block warps in turn until all wait at a
+ * barrier, which is then checked and released. Threads that wait at different barrier instructions, or for threads that never come, end
+ * the launch with a sentence. */
 #include "tests/cuda/sim/run.h"
 #include "tests/cuda/sim/lanes.h"
 #include <stdarg.h>
@@ -24,8 +25,8 @@ void sim_fault(warp *w, const inst *in, int lane, int error, const char *format,
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    snprintf(l->message, sizeof l->message, "kernel %s, block (%u, %u, %u), %s, PTX line %d (%s%s%s): %s", l->fn->name, w->block->id[0], w->block->id[1],
-        w->block->id[2], who, in->line, op, f == l->fn ? "" : " in ", f == l->fn ? "" : f->name, what);
+    snprintf(l->message, sizeof l->message, "kernel %s, block (%u, %u, %u), %s, PTX line %d (%s%s%s): %s", l->fn->name, w->block->id[0],
+             w->block->id[1], w->block->id[2], who, in->line, op, f == l->fn ? "" : " in ", f == l->fn ? "" : f->name, what);
     l->error = error;
     longjmp(l->escape, 1);
 }
@@ -236,9 +237,11 @@ _Noreturn static void stuck(block *b)
                         there = waits_at(&b->warps[j].groups[m]);
                     }
             const char *what = g->state == G_BARRIER ? "a barrier" : "lanes of its member mask";
-            if (other < 0) sim_fault(w, waits_at(g), __builtin_ctz(g->mask), 719, "waits for %s that never come%s", what, g->state == G_BARRIER ? "s" : "");
-            sim_fault(w, waits_at(g), __builtin_ctz(g->mask), 719, "waits for %s while thread %d waits at PTX line %d: divergent barrier or warp operation",
-                what, other, there->line);
+            if (other < 0)
+                sim_fault(w, waits_at(g), __builtin_ctz(g->mask), 719, "waits for %s that never come%s", what,
+                          g->state == G_BARRIER ? "s" : "");
+            sim_fault(w, waits_at(g), __builtin_ctz(g->mask), 719,
+                      "waits for %s while thread %d waits at PTX line %d: divergent barrier or warp operation", what, other, there->line);
         }
     }
     sim_fault(&b->warps[0], &b->launch->fn->code[0], -1, 719, "the block cannot go on");

@@ -1,7 +1,8 @@
-/* exec_shared.c: shared memory's checks. Each grain (as wide as the kernel's narrowest access) remembers who wrote and who read it last, and when: the
- * block's count of barriers and the warp's count of synchronisations. Two threads' accesses to one grain, one of them a write, must have a barrier between
- * them, or, within one warp, a bar.warp.sync; two atomics need none. A read needs a write since the block began. Bytes on their way by cp.async may not be
- * touched before they are waited for. A reader that isn't one thread is one warp's or several warps'.
+/* exec_shared.c: shared memory's checks. Each grain (as wide as the kernel's narrowest access) remembers who wrote and who read it last,
+ * and when: the block's count of barriers and the warp's count of synchronisations. Two threads' accesses to one grain, one of them a
+ * write, must have a barrier between them, or, within one warp, a bar.warp.sync; two atomics need none. A read needs a write since the
+ * block began. Bytes on their way by cp.async may not be touched before they are waited for. A reader that isn't one thread is one
+ * warp's or several warps'.
  *
  * Not seen: an access that a race with an older one than the last hides; orders made by fences and flags alone are reported as races. */
 #include "tests/cuda/sim/lanes.h"
@@ -48,10 +49,11 @@ static void check_grain(warp *w, const inst *in, int lane, uint64_t offset, shad
     bool fresh = s->w_epoch >= b->first_epoch;
     uint16_t me = (uint16_t)thread_of(w, lane);
     if (s->pending && s->w_epoch >= b->first_epoch && kind != SH_ISSUE)
-        sim_fault(w, in, lane, 719, "shared memory at offset %llu is used before cp.async of PTX line %d has been waited for", (unsigned long long)offset,
-            s->w_line);
+        sim_fault(w, in, lane, 719, "shared memory at offset %llu is used before cp.async of PTX line %d has been waited for",
+                  (unsigned long long)offset, s->w_line);
     if (kind != SH_READ && kind != SH_ATOMIC) {
-        if (fresh && !ordered(w, lane, s->w_epoch, s->w_thread, s->w_warp_epoch)) race(w, in, lane, offset, "a write", "wrote", s->w_thread, s->w_line);
+        if (fresh && !ordered(w, lane, s->w_epoch, s->w_thread, s->w_warp_epoch))
+            race(w, in, lane, offset, "a write", "wrote", s->w_thread, s->w_line);
         if (s->r_epoch >= b->first_epoch && !ordered(w, lane, s->r_epoch, s->r_thread, s->r_warp_epoch))
             race(w, in, lane, offset, "a write", "read", s->r_thread, s->r_line);
     } else {
@@ -78,10 +80,11 @@ void sim_shared_check(warp *w, const inst *in, int lane, uint64_t offset, unsign
 {
     block *b = w->block;
     const char *what = kind == SH_READ ? "load" : kind == SH_ATOMIC ? "atomic" : "store";
-    if (offset & (bytes - 1)) sim_fault(w, in, lane, 716, "misaligned %s of %u bytes at offset %llu of shared memory", what, bytes, (unsigned long long)offset);
+    if (offset & (bytes - 1))
+        sim_fault(w, in, lane, 716, "misaligned %s of %u bytes at offset %llu of shared memory", what, bytes, (unsigned long long)offset);
     if (offset + bytes > b->launch->shared_bytes || offset + bytes < offset)
-        sim_fault(w, in, lane, 700, "out-of-bounds %s of %u bytes at offset %llu of shared memory, which has %u", what, bytes, (unsigned long long)offset,
-            b->launch->shared_bytes);
+        sim_fault(w, in, lane, 700, "out-of-bounds %s of %u bytes at offset %llu of shared memory, which has %u", what, bytes,
+                  (unsigned long long)offset, b->launch->shared_bytes);
     if (!b->launch->check_races) return;
     uint64_t first = offset >> b->grain_shift, last = (offset + bytes - 1) >> b->grain_shift;
     for (uint64_t g = first; g <= last; g++) check_grain(w, in, lane, g << b->grain_shift, &b->shadow[g], kind);
@@ -103,7 +106,8 @@ static int distinct(const warp *w, const uint32_t *offsets, struct place *places
     return n;
 }
 
-/* All lanes' loads or stores at once. Most grains that are read were written before the last barrier, and lanes often read what their neighbours do. */
+/* All lanes' loads or stores at once. Most grains that are read were written before the last barrier, and lanes often read what their
+ * neighbours do. */
 bool sim_shared_many(warp *w, const inst *in, const uint32_t *offsets, unsigned bytes, int kind)
 {
     block *b = w->block;
@@ -152,7 +156,8 @@ void sim_cp_async(warp *w, const inst *in)
         if (source > m->size) sim_fault(w, in, lane, 700, "cp.async of %u bytes is asked for %u source bytes", m->size, source);
         sim_shared_check(w, in, lane, shared, m->size, SH_ISSUE);
         if (source) {
-            if (global & (m->size - 1u)) sim_fault(w, in, lane, 716, "misaligned cp.async of %u bytes at 0x%llx", m->size, (unsigned long long)global);
+            if (global & (m->size - 1u))
+                sim_fault(w, in, lane, 716, "misaligned cp.async of %u bytes at 0x%llx", m->size, (unsigned long long)global);
             /* A partial source may end at the allocation's end; red zones are wider than a copy */
             sim_global_at(w, in, lane, global, 1, &w->block->launch->cache[m->cache], "cp.async");
             sim_global_at(w, in, lane, global + source - 1, 1, &w->block->launch->cache[m->cache], "cp.async");

@@ -129,7 +129,8 @@ static bool together(warp *w, group *g, const inst *in)
     uint32_t members = in->b >= 0 ? ((const uint32_t *)(w->r + in->b))[first] : UINT32_MAX;
     if (!(members >> first & 1)) sim_fault(w, in, first, 719, "member mask 0x%x lacks the lane that executes it", members);
     if (members & ~w->alive)
-        sim_fault(w, in, first, 719, "member mask 0x%x names lane %d, which has exited or isn't there", members, __builtin_ctz(members & ~w->alive));
+        sim_fault(w, in, first, 719, "member mask 0x%x names lane %d, which has exited or isn't there", members,
+                  __builtin_ctz(members & ~w->alive));
     if (members & ~g->mask) {
         g->state = G_WARP_SYNC;
         return false;

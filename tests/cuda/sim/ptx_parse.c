@@ -1,7 +1,7 @@
 /* ptx_parse.c: PTX text → module: variables with initialisers, functions with scoped names resolved, statements with operands.
  *
- * Refused with a sentence and a line: textures, surfaces, indirect calls' prototypes are read over (the call itself is refused by the decoder), names that
- * aren't declared. Debug sections and .loc are skipped. What an opcode means is the decoder's matter. */
+ * Refused with a sentence and a line: textures, surfaces, indirect calls' prototypes are read over (the call itself is refused by the
+ * decoder), names that aren't declared. Debug sections and .loc are skipped. What an opcode means is the decoder's matter. */
 #include "tests/cuda/sim/ptx.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -361,7 +361,8 @@ static void operand(parser *p, ptx_operand *o)
     bool minus = take(p, "-");
     if (TOKEN->kind == 'n') {
         if (!ptx_number(TOKEN, &o->value, &o->kind)) fail(p, "a number is expected");
-        if (minus) o->value = o->kind == PO_INT ? negative(o->value) : o->kind == PO_F32 ? o->value ^ INT64_C(0x80000000) : o->value ^ INT64_MIN;
+        if (minus)
+            o->value = o->kind == PO_INT ? negative(o->value) : o->kind == PO_F32 ? o->value ^ INT64_C(0x80000000) : o->value ^ INT64_MIN;
         ptx_next(&p->lex);
         return;
     }
