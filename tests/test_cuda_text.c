@@ -135,8 +135,8 @@ Test(cuda_text, rows_are_shared_by_their_length)
         {100000, 1024, false}};
     static const char *const graphs[] = {"graph (%%0: f32[40, %d] on cuda:0) { %%1 = softmax(%%0) dim=1 return %%1 }",
                                          "graph (%%0: f16[40, %d] on cuda:0) { %%1 = log_softmax(%%0) dim=1 return %%1 }",
-                                         "graph (%%0: f32[40, %1$d] on cuda:0, %%1: f32[%1$d] on cuda:0, %%2: f32[%1$d] on cuda:0) { %%3 = "
-                                         "layer_norm(%%0, %%1, %%2, 1e-5) normalized_shape=[%1$d] return %%3 }"};
+                                         ("graph (%%0: f32[40, %1$d] on cuda:0, %%1: f32[%1$d] on cuda:0, %%2: f32[%1$d] on cuda:0) { %%3 = "
+                                          "layer_norm(%%0, %%1, %%2, 1e-5) normalized_shape=[%1$d] return %%3 }")};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int k = 0; k < 3; k++) {
             char graph[512], bounds[64];

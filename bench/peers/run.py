@@ -1,6 +1,6 @@
 """Kiln beside its peers: each case by Kiln and then by every peer, in turn, within the same minutes, on the same threads; a table with ratios, JSON, a plot.
 
-usage: run.py [--threads 1,2] [--seconds 1] [--cases a,b] [--peers a,b] [--out FOLDER]
+usage: run.py [--threads 1,2] [--seconds 1] [--cases a,b] [--peers a,b] [--out FOLDER] [--cold]
 
 Each peer is a process of its own that lives through the run (worker.py), bound to as many CPUs as threads, its allocator told to keep memory. A peer that can't be
 had or can't do a case is named and left out of that row. Ratios are peer's median / Kiln's median: above 1, Kiln is faster.
@@ -151,7 +151,10 @@ def main():
     p.add_argument("--cases", default=",".join(CASES))
     p.add_argument("--peers", default=",".join(PEERS))
     p.add_argument("--out", default=str(ROOT / "build/peers"))
+    p.add_argument("--cold", action="store_true", help="torch.compile without its caches on disk, as Kiln is without its own: for the time until ready")
     o = p.parse_args()
+    if o.cold:
+        os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
     out, names, failed = pathlib.Path(o.out), o.peers.split(","), False
     out.mkdir(parents=True, exist_ok=True)
     for threads in map(int, o.threads.split(",")):
