@@ -119,6 +119,10 @@ static uint64_t work_of(const row *r, int n)
 
 int main(void)
 {
+#if defined(__SANITIZE_ADDRESS__)
+    fprintf(stderr, "work: skipped: a build with sanitizers checks whole graphs between passes, which is counted too\n");
+    return 0;
+#endif
     setenv("KN_BACKEND", "interp", 1);
     int failures = 0;
     kn_set_threads(1);

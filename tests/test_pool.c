@@ -152,6 +152,9 @@ static void meet(void *arg, int64_t begin, int64_t end, int worker)
 
 Test(pool, child_of_fork_rebuilds)
 {
+#if defined(__SANITIZE_ADDRESS__)
+    cr_skip_test("the address sanitizer's allocator can't be forked beside threads (as in plain_fork)");
+#endif
     int status = -1;
     pid_t child;
     kb_set_threads(4);

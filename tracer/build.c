@@ -349,7 +349,7 @@ void tr_job_compile(tr_job *j)
         snprintf(j->error, sizeof j->error, "%s", kb_error_text());
     }
     j->wall_ns += tr_now() - start;
-    j->cpu_ns += code ? (uint64_t)(cg_program_stats(code).cpu_ms * 1e6) : kb_thread_cpu() - cpu;
+    j->cpu_ns += j->variant->shared ? (uint64_t)(cg_program_stats(code).cpu_ms * 1e6) : kb_thread_cpu() - cpu;
     if (kb_profile_on()) {
         char name[64];
         snprintf(name, sizeof name, "compile graph %d", j->graph->number);
