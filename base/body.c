@@ -39,28 +39,8 @@ static const struct { kb_opclass cls; const char *name; } ops[OP_COUNT] = {
 
 /* Rows of the float and integer classes that are plain operations all the same. */
 static const char *const plain[] = {
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-    "floor",
-    "ceil",
-    "round",
-    "trunc",
-    "isnan",
-    "isinf",
-    "isfinite",
-    "leaky_relu",
-    "div",
-    "hardswish",
-    "hardsigmoid",
-    "lerp",
-    "addcdiv",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "bitwise_not",
-    "bitwise_left_shift",
-    "bitwise_right_shift",
+    "sqrt", "rsqrt", "reciprocal", "floor", "ceil", "round", "trunc", "isnan", "isinf", "isfinite", "leaky_relu", "div", "hardswish", "hardsigmoid",
+    "lerp", "addcdiv", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift", "bitwise_right_shift",
 };
 
 static bool costly[KB_B_COUNT];

@@ -1,8 +1,8 @@
 /* control.c: the table of regions (control.h): interning, numbers, inference of cond and while_loop.
  *
- * One mutex guards two small tables (by what it was made from, by number) and the list of those that nobody holds. A few hundred of
- * these are kept, since the next call makes the same again; past that the one idle longest goes. Numbers are never used again, so that a
- * stale one finds nothing.
+ * One mutex guards two small tables (by what it was made from, by number) and the list of those that nobody holds. A few hundred of these
+ * are kept, since the next call makes the same again; past that the one idle longest goes. Numbers are never used again, so that a stale
+ * one finds nothing.
  */
 #include "base/control.h"
 #include "base/infer_rules.h"
@@ -101,8 +101,7 @@ static bool same_region(const kb_region *a, const kb_region *b)
     return true;
 }
 
-/* Operators, operands and words decide; layouts of values follow from them (but for operators whose shape rule is a user's: compared
- * too). */
+/* Operators, operands and words decide; layouts of values follow from them (but for operators whose shape rule is a user's: compared too). */
 static bool same_values(const kb_region *a, const kb_region *b)
 {
     for (int64_t i = 0; i < a->n_values; i++)
@@ -361,11 +360,7 @@ char *kb_layouts_text(char *buf, size_t size, int n, const kb_layout *const *l)
     char one[160];
     buf[0] = 0;
     for (int i = 0; i < n && at < size; i++)
-        at += (size_t)snprintf(buf + at, size - at, "%s%s%s",
-                               i       ? ", "
-                               : n > 1 ? "("
-                                       : "",
-                               kb_layout_text(one, sizeof one, l[i]), n > 1 && i == n - 1 ? ")" : "");
+        at += (size_t)snprintf(buf + at, size - at, "%s%s%s", i ? ", " : n > 1 ? "(" : "", kb_layout_text(one, sizeof one, l[i]), n > 1 && i == n - 1 ? ")" : "");
     return buf;
 }
 

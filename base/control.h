@@ -1,10 +1,10 @@
-/* control.h: structured control flow: what cond and while_loop hold besides their operands: two REGIONS, lists of operators over the
- * same inputs.
+/* control.h: structured control flow: what cond and while_loop hold besides their operands: two REGIONS, lists of operators over the same
+ * inputs.
  *
- * A kb_control is immutable, counted, and interned: equal ones made by the same callbacks are one, with one number (`plan`) that is
- * never used again. The words of the operators are {body, plan, results, checks}: `plan` says exactly what runs, sizes included; `body`
- * is a hash of all but sizes and strides, so that an entry whose sizes are free recognises the structure and takes the plan as a size.
- * What holds words for later retains the control.
+ * A kb_control is immutable, counted, and interned: equal ones made by the same callbacks are one, with one number (`plan`) that is never
+ * used again. The words of the operators are {body, plan, results, checks}: `plan` says exactly what runs, sizes included; `body` is a
+ * hash of all but sizes and strides, so that an entry whose sizes are free recognises the structure and takes the plan as a size. What
+ * holds words for later retains the control.
  *
  * cond(predicate, tensors…, numbers…): region 0 runs when the predicate is true, else region 1; both give results of the same types.
  * while_loop(tensors…, numbers…): the first n_carried tensors are the loop's values; region 0 gives the condition, region 1 the next
@@ -70,8 +70,8 @@ static inline int kb_control_first(kb_opcode op) { return op == OP_cond; }     /
 static inline bool kb_control_checks(const kb_control *c) { return c->checks; }
 void kb_control_words(const kb_control *c, int64_t *words /* KB_CONTROL_WORDS */);
 
-/* Interns c, which it takes over, also on failure: the one that there is from then on, counted; NULL when memory is short. Fills
- * content, body, plan, key. */
+/* Interns c, which it takes over, also on failure: the one that there is from then on, counted; NULL when memory is short. Fills content,
+ * body, plan, key. */
 kb_control *kb_control_intern(kb_control *c);
 kb_control *kb_control_get(int64_t plan);       /* counted; NULL after a failure where there is none */
 void kb_control_retain(const kb_control *c);

@@ -174,8 +174,7 @@ static kn_status fail_op(const kb_region_op *o)
 {
     char text[KB_ERROR_TEXT];
     memcpy(text, kb_error_text(), sizeof text);
-    return kb_fail(kb_error_status(), "%s: %.900s%s%s%s", kb_op_info((kb_opcode)o->op)->name, text, o->site ? " (" : "",
-                   o->site ? o->site : "", o->site ? ")" : "");
+    return kb_fail(kb_error_status(), "%s: %.900s%s%s%s", kb_op_info((kb_opcode)o->op)->name, text, o->site ? " (" : "", o->site ? o->site : "", o->site ? ")" : "");
 }
 
 static void drop_dead(room *m, int64_t at)

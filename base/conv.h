@@ -4,8 +4,7 @@
  *
  * A tap outside the image, and of a transposed convolution one that falls between two inputs, counts in k with the value 0. One spatial
  * dimension is two of which the first has size 1, kernel 1. x [batch, groups * cin, in], w [groups * cout, cin, kernel] (transposed:
- * [groups * cin, cout, kernel]) and y [batch, groups * cout, out] are row-major. y may be undefined before the call and overlaps
- * nothing.
+ * [groups * cin, cout, kernel]) and y [batch, groups * cout, out] are row-major. y may be undefined before the call and overlaps nothing.
  *
  * FINISH as in gemm.h: rows are planes of y, counted through batch and channels; columns are output places.
  */

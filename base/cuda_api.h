@@ -2,8 +2,8 @@
  * library is opened at run time (base/cuda.c). tests/cuda_headers.c compares all of it with the toolkit's cuda.h where there is one.
  * Everything here is ABI-stable.
  *
- * A STAND-IN driver (a simulated device, for tests) is any shared object with these symbols, chosen by KN_CUDA_DRIVER. One that takes
- * PTX text instead of cubins in cuModuleLoadDataEx says so by exporting one symbol more, KB_CU_STAND_IN; it then gets what nvrtcGetPTX
+ * A STAND-IN driver (a simulated device, for tests) is any shared object with these symbols, chosen by KN_CUDA_DRIVER. One that takes PTX
+ * text instead of cubins in cuModuleLoadDataEx says so by exporting one symbol more, KB_CU_STAND_IN; it then gets what nvrtcGetPTX
  * returned, ending in a NUL.
  */
 #ifndef KB_CUDA_API_H
@@ -26,27 +26,13 @@ typedef struct CUgraphExec_st *cu_graph_exec;
 typedef struct CUmemPoolHandle_st *cu_pool;
 #endif
 
-enum { /* results */
-       KCU_OK = 0,
-       KCU_INVALID_VALUE = 1,
-       KCU_OUT_OF_MEMORY = 2,
-       KCU_STUB_LIBRARY = 34,
-       KCU_NO_DEVICE = 100,
-       KCU_NO_BINARY_FOR_GPU = 209,
-       KCU_NOT_FOUND = 500,
-       KCU_NOT_READY = 600
+enum {      /* results */
+    KCU_OK = 0, KCU_INVALID_VALUE = 1, KCU_OUT_OF_MEMORY = 2, KCU_STUB_LIBRARY = 34, KCU_NO_DEVICE = 100, KCU_NO_BINARY_FOR_GPU = 209, KCU_NOT_FOUND = 500,
+    KCU_NOT_READY = 600
 };
-enum { /* device attributes */
-       KCU_MAX_THREADS_PER_BLOCK = 1,
-       KCU_MAX_SHARED_PER_BLOCK = 8,
-       KCU_WARP_SIZE = 10,
-       KCU_MULTIPROCESSORS = 16,
-       KCU_MAX_THREADS_PER_MP = 39,
-       KCU_L2_BYTES = 38,
-       KCU_CAPABILITY_MAJOR = 75,
-       KCU_CAPABILITY_MINOR = 76,
-       KCU_MAX_SHARED_OPTIN = 97,
-       KCU_MEMORY_POOLS = 115
+enum {      /* device attributes */
+    KCU_MAX_THREADS_PER_BLOCK = 1, KCU_MAX_SHARED_PER_BLOCK = 8, KCU_WARP_SIZE = 10, KCU_MULTIPROCESSORS = 16, KCU_MAX_THREADS_PER_MP = 39, KCU_L2_BYTES = 38,
+    KCU_CAPABILITY_MAJOR = 75, KCU_CAPABILITY_MINOR = 76, KCU_MAX_SHARED_OPTIN = 97, KCU_MEMORY_POOLS = 115
 };
 enum {      /* function attributes */
     KCU_F_MAX_THREADS = 0, KCU_F_SHARED_BYTES = 1, KCU_F_LOCAL_BYTES = 3, KCU_F_REGISTERS = 4, KCU_F_MAX_DYNAMIC_SHARED = 8

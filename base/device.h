@@ -18,15 +18,12 @@ int kb_device_count(void);                                      /* CUDA devices;
 kn_status kb_device_open(int device);                           /* KN_OK for the CPU */
 kn_status kb_device_sync(int device);                           /* waits for all that was asked; the failure of any of it */
 
-/* Blocks: cached by size class, given back to the driver by kb_device_trim. Of the CPU: kb_data_alloc. NULL after a failure that says
- * how much was asked for and what is free. `bytes` comes back as it was asked for. */
+/* Blocks: cached by size class, given back to the driver by kb_device_trim. Of the CPU: kb_data_alloc. NULL after a failure that says how
+ * much was asked for and what is free. `bytes` comes back as it was asked for. */
 void *kb_device_alloc(int device, size_t bytes);
 void kb_device_free(int device, void *p, size_t bytes);         /* NULL: nothing */
 void kb_device_trim(int device);
-typedef struct kb_device_stats {
-    size_t live, peak, cached;
-    uint64_t driver_allocs, uploads, downloads, upload_bytes, download_bytes;
-} kb_device_stats;
+typedef struct kb_device_stats { size_t live, peak, cached; uint64_t driver_allocs, uploads, downloads, upload_bytes, download_bytes; } kb_device_stats;
 kb_device_stats kb_device_stats_get(int device);
 
 /* Through pinned staging memory. An upload has read `from` when it returns; a download has written `to`. */
@@ -35,8 +32,8 @@ kn_status kb_device_download(int device, void *to, const void *from, size_t byte
 kn_status kb_device_copy(int device, void *to, const void *from, size_t bytes);        /* within the device */
 
 /* ---- operators: codegen/device_op.c --------------------------------------------------------------------------------------------- */
-/* kb_run on a device: a graph of one operator, compiled once for its types and kept. Operators without generated code run on the host,
- * on copies. */
+/* kb_run on a device: a graph of one operator, compiled once for its types and kept. Operators without generated code run on the host, on
+ * copies. */
 kn_status kb_device_run(const kb_call *c);
 kn_status kb_device_dynamic_count(kb_opcode op, int n_in, const kb_buf *in, const int64_t *words, int64_t *count);
 void kb_device_forget_ops(void);                                /* frees what is kept; nobody may be running it */

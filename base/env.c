@@ -1,5 +1,4 @@
-/* env.c: see env.h. The one place of the library that writes to stderr unasked: the help that was asked for, and warnings about
- * settings. */
+/* env.c: see env.h. The one place of the library that writes to stderr unasked: the help that was asked for, and warnings about settings. */
 #include "base/env.h"
 #include <pthread.h>
 #include <stdio.h>

@@ -1,8 +1,7 @@
 /* env.h: the settings of env.def. The environment is read once, at the first question; tests override a setting by kb_env_set.
  *
  * A flag is 0 or 1, an int a decimal number; what does not parse counts as the default and is warned about once. KN_HELP=1 lists every
- * setting on stderr; a KN_ name in the environment that is no setting is named there once (a mistyped knob that does nothing costs
- * hours).
+ * setting on stderr; a KN_ name in the environment that is no setting is named there once (a mistyped knob that does nothing costs hours).
  */
 #ifndef KB_ENV_H
 #define KB_ENV_H

@@ -1,7 +1,7 @@
 /* error.h: the newest failure of each thread, and the thread's one TLS block.
  *
- * A function that fails calls kb_fail with one clear sentence and returns its status (or NULL). The sentence stays until the next
- * failure of the same thread; success never clears it. Handing an error on is no new failure.
+ * A function that fails calls kb_fail with one clear sentence and returns its status (or NULL). The sentence stays until the next failure
+ * of the same thread; success never clears it. Handing an error on is no new failure.
  */
 #ifndef KB_ERROR_H
 #define KB_ERROR_H
@@ -20,8 +20,8 @@ typedef struct kb_thread {
     uint64_t profile_generation;
 } kb_thread;
 
-/* NULL until kb_thread_get. Of the general model: the room for fixed places is small and shared with every other library of a process,
- * and one that asks for it can fail to open at run time (from Python, from plug-ins). */
+/* NULL until kb_thread_get. Of the general model: the room for fixed places is small and shared with every other library of a process, and
+ * one that asks for it can fail to open at run time (from Python, from plug-ins). */
 extern __thread kb_thread *kb_tls __attribute__((tls_model("initial-exec")));     /* one load; the library's only such variable, so that dlopen finds room */
 kb_thread *kb_thread_get(void);                 /* NULL only when memory is short */
 void kb_thread_swap(kb_thread *t);              /* the thread goes on with t, and frees it at its end */

@@ -153,11 +153,8 @@ static int call(parser *s, const char *name, const char *at)
     if (!s->failed && !take(s, ")"))
         return refuse_at(s, s->p, "needs ')'");
     if (!s->failed && n != want)
-        return refuse_name(s, at, name,
-                           want == 1   ? "it takes 1 argument"
-                           : want == 2 ? "it takes 2 arguments"
-                           : want == 3 ? "it takes 3 arguments"
-                                       : "it takes 4 arguments");
+        return refuse_name(s, at, name, want == 1 ? "it takes 1 argument" : want == 2 ? "it takes 2 arguments" : want == 3 ? "it takes 3 arguments"
+                                                                                                                    : "it takes 4 arguments");
     return apply(s, name, n, in);
 }
 
@@ -323,10 +320,7 @@ bool kb_formula_parse(kb_formula *f, const char *op, const char *text, const cha
     for (int i = 0; i < n; i++) {
         tensors += kinds[i] == 'T';
         if (kinds[i] == '?')
-            return kb_fail(KN_E_VALUE,
-                           "%s: an operator with a scalar body can't have optional tensors: a formula has no word for one that is left out",
-                           op),
-                   false;
+            return kb_fail(KN_E_VALUE, "%s: an operator with a scalar body can't have optional tensors: a formula has no word for one that is left out", op), false;
     }
     if (tensors < 1 || tensors > KB_FORMULA_OPERANDS || n - tensors > KB_FORMULA_OPERANDS)
         return kb_fail(KN_E_VALUE, "%s: an operator with a scalar body takes 1 to 4 tensors and at most 4 numbers, not %d and %d", op,

@@ -1,10 +1,10 @@
 /* formula.h: the scalar body of an operator that a user defines, as a list of operations: "x + sin(a * x) * sin(a * x) / a".
  *
- * Operands are x, y, z, w for the signature's tensors and a, b, c, d for its numbers, each in order. Operators, loosest first: ?:  ||
- * &&  < <= > >= == != + -  * /  unary - and !, parentheses. Functions are the rows of bodies.def, which bear the names of pointwise
- * operators, taken by position: sin(x), maximum(x, y), where(x > 0, x, a), clamp(x, 0, 1) … Arithmetic is that of the rows, in one math
- * type from operands to result, which is rounded to its dtype once at the end. Eager and generated code walk the same list, so that bits
- * are equal.
+ * Operands are x, y, z, w for the signature's tensors and a, b, c, d for its numbers, each in order. Operators, loosest first: ?:  ||  &&
+ * < <= > >= == != + -  * /  unary - and !, parentheses. Functions are the rows of bodies.def, which bear the names of pointwise operators,
+ * taken by position: sin(x), maximum(x, y),
+ * where(x > 0, x, a), clamp(x, 0, 1) … Arithmetic is that of the rows, in one math type from operands to result, which is rounded to its
+ * dtype once at the end. Eager and generated code walk the same list, so that bits are equal.
  */
 #ifndef KB_FORMULA_H
 #define KB_FORMULA_H

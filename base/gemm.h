@@ -2,9 +2,9 @@
  *
  *     C[i, j] = dot(A[i, :], B[:, j])  (+ bias[i, j])
  *
- * f32 and f64: each output is an FMA chain over k from zero within blocks of 256, the block sums added in order, the total starting as
- * the first block's sum; k = 0 gives +0; the bias is a separately rounded addition after that. Integers wrap. The bits of an output
- * depend on its row of A, its column of B and its bias alone: not on m, n, strides, tiles, threads or instruction set.
+ * f32 and f64: each output is an FMA chain over k from zero within blocks of 256, the block sums added in order, the total starting as the
+ * first block's sum; k = 0 gives +0; the bias is a separately rounded addition after that. Integers wrap. The bits of an output depend on
+ * its row of A, its column of B and its bias alone: not on m, n, strides, tiles, threads or instruction set.
  *
  * A and B have any strides (0 and negative included), in elements; C is row-major, rows ldc >= n apart, and overlaps neither. C may be
  * undefined before the call. A batch of up to KB_GEMM_BATCH dimensions repeats the product with strides of its own for each operand (0:
@@ -54,16 +54,17 @@ int kb_gemm_i32(const kb_gemm *g);
 int kb_gemm_i64(const kb_gemm *g);
 
 /* The product that a call of matmul, bmm, linear or addmm is, data pointers included, where all operands and the result are of one type,
- * f32, f16 or bf16, and no factor is needed; else false. The result may have any strides over rows and batch. Layouts are enough:
- * pointers may be filled in later. */
+ * f32, f16 or bf16, and no factor is needed; else false. The result may have any strides over rows and batch. Layouts are enough: pointers
+ * may be filled in later. */
 bool kb_gemm_of_call(kb_gemm *g, const kb_call *c);
 
-/* Work between two products, C = work(A B) B2, f32 or f64: see runtime/kernels/chain.c. first and second have the same batch items and
- * m, and second.k is first.n; first.c and second.a are not looked at. `between` makes of rows [row0, row0 + n) of the first product, n
- * <= KB_GEMM_CHAIN_ROWS, those of the second's A: from `rows` to `worked`, both first.n elements a row, the same memory unless `apart`.
- * Rows count through all batch items in row-major order. lengths[i] is how many elements row i has; `between` may make it smaller, and
- * what stands beyond takes no part in the second product. triangular: row i of an item begins with i + 1 elements at most. Several
- * threads may be at it at once, each with its own worker number below `most`. second.packed only where no row ends early. */
+/* Work between two products, C = work(A B) B2, f32 or f64: see runtime/kernels/chain.c. first and second have the same batch items and m,
+ * and second.k is first.n; first.c and second.a are not looked at. `between` makes of rows [row0, row0 + n) of the first product, n <=
+ * KB_GEMM_CHAIN_ROWS, those of the second's A: from `rows` to `worked`, both first.n elements a row, the same memory unless `apart`. Rows
+ * count through all batch items in row-major order. lengths[i] is how many elements row i has; `between` may make it smaller, and what
+ * stands beyond takes no part in the second product.
+ * triangular: row i of an item begins with i + 1 elements at most. Several threads may be at it at once, each with its own worker number
+ * below `most`. second.packed only where no row ends early. */
 enum { KB_GEMM_CHAIN_ROWS = 128 };
 typedef struct kb_gemm_chain {
     kn_dtype type;

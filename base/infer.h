@@ -3,8 +3,8 @@
  * The one validator of eager, recording, replay and the IR: bad operands are refused here, with the same sentence everywhere.
  *
  * SIZES ARE TAGGED. A kb_dim carries its present value and the symbolic expression it came from (0: a constant). Rules combine them with
- * kd_mul, kd_add … and decide with kd_eq, kd_is …; under a tracer each decision is reported as a predicate, and each combination makes
- * an expression. Eager passes no callbacks: then it is plain arithmetic.
+ * kd_mul, kd_add … and decide with kd_eq, kd_is …; under a tracer each decision is reported as a predicate, and each combination makes an
+ * expression. Eager passes no callbacks: then it is plain arithmetic.
  */
 #ifndef KB_INFER_H
 #define KB_INFER_H

@@ -90,8 +90,7 @@ kn_status infer_addmm(kb_infer *in)
     for (int i = 0; fits && i < 2; i++)
         fits = kd_eq(in, sizes[i], product[i]);
     if (!fits)
-        return kb_fail(KN_E_SHAPE, "the summand %s does not broadcast to the product, which is %s", kr_shape(ta, c),
-                       kr_sizes(tb, 2, product));
+        return kb_fail(KN_E_SHAPE, "the summand %s does not broadcast to the product, which is %s", kr_shape(ta, c), kr_sizes(tb, 2, product));
     result(in, 2, product);
     return KN_OK;
 }
@@ -165,8 +164,7 @@ kn_status infer_quantized_linear(kb_infer *in)
     if (linear_shapes(in, 3))
         return kb_error_status();
     if (scale->dtype && (scale->rank != 1 || !kd_eq(in, scale->size[0], w->size[0])))
-        return kb_fail(KN_E_SHAPE, "scale %s and weight %s do not fit: the scale must be [%lld]", kr_shape(ts, scale), kr_shape(tw, w),
-                       (long long)w->size[0].v);
+        return kb_fail(KN_E_SHAPE, "scale %s and weight %s do not fit: the scale must be [%lld]", kr_shape(ts, scale), kr_shape(tw, w), (long long)w->size[0].v);
     return KN_OK;
 }
 

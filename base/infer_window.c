@@ -116,8 +116,7 @@ kn_status infer_conv(kb_infer *in)
         return kb_error_status();
     int lead = x->rank - c.n - 1;
     if (lead != 0 && lead != 1)
-        return kb_fail(KN_E_SHAPE, "the input must have %d dimensions ([batch], channels%s), not %s", c.n + 2,
-                       c.n == 1 ? ", length" : ", height, width", kr_shape(a, x));
+        return kb_fail(KN_E_SHAPE, "the input must have %d dimensions ([batch], channels%s), not %s", c.n + 2, c.n == 1 ? ", length" : ", height, width", kr_shape(a, x));
     if (w->rank != c.n + 2)
         return kb_fail(KN_E_SHAPE, "the weight must have %d dimensions, not %s", c.n + 2, kr_shape(a, w));
     if (conv_channels(in, &c, x->size[lead]))
@@ -217,14 +216,8 @@ kn_status infer_interpolate(kb_infer *in)
     int64_t mode = *list_at(in, 1);
     int n = x->rank - 2;
     if (n < 1 || n > 2 || (mode && mode != n))
-        return kb_fail(KN_E_SHAPE, "%s needs [batch, channels%s], not %s",
-                       mode == 0   ? "nearest"
-                       : mode == 1 ? "linear"
-                                   : "bilinear",
-                       mode == 0   ? ", length] or [batch, channels, height, width"
-                       : mode == 1 ? ", length"
-                                   : ", height, width",
-                       kr_shape(a, x));
+        return kb_fail(KN_E_SHAPE, "%s needs [batch, channels%s], not %s", mode == 0 ? "nearest" : mode == 1 ? "linear" : "bilinear",
+                       mode == 0 ? ", length] or [batch, channels, height, width" : mode == 1 ? ", length" : ", height, width", kr_shape(a, x));
     if (mode == 0 && *list_at(in, 2))
         return kb_fail(KN_E_VALUE, "align_corners is for linear and bilinear");
     return spatial_input(in, n) ? kb_error_status() : resized(in, n, "size", true);
@@ -239,13 +232,10 @@ kn_status infer_attention(kb_infer *in)
     if (same_dtypes(in, 3, names) || kr_is_float(in, 0, "query"))
         return kb_error_status();
     if (q->rank < 2 || k->rank < 2 || v->rank < 2)
-        return kb_fail(KN_E_SHAPE, "query, key and value need at least 2 dimensions, not %s, %s and %s", kr_shape(tq, q), kr_shape(tk, k),
-                       kr_shape(tv, v));
+        return kb_fail(KN_E_SHAPE, "query, key and value need at least 2 dimensions, not %s, %s and %s", kr_shape(tq, q), kr_shape(tk, k), kr_shape(tv, v));
     if (!kd_eq(in, q->size[q->rank - 1], k->size[k->rank - 1]) || !kd_eq(in, k->size[k->rank - 2], v->size[v->rank - 2]))
-        return kb_fail(
-            KN_E_SHAPE,
-            "query %s, key %s and value %s do not fit: query and key need equal last sizes, key and value equal second-to-last ones",
-            kr_shape(tq, q), kr_shape(tk, k), kr_shape(tv, v));
+        return kb_fail(KN_E_SHAPE, "query %s, key %s and value %s do not fit: query and key need equal last sizes, key and value equal second-to-last ones",
+                       kr_shape(tq, q), kr_shape(tk, k), kr_shape(tv, v));
     kb_dim sizes[KB_MAX_RANK];
     int rank = q->rank - 2;
     kb_type lead_k = *k, lead_v = *v;
@@ -253,8 +243,8 @@ kn_status infer_attention(kb_infer *in)
     lead_v.rank = (int8_t)(v->rank - 2);
     memcpy(sizes, q->size, sizeof sizes);
     if (!kr_broadcast_into(in, sizes, &rank, &lead_k) || !kr_broadcast_into(in, sizes, &rank, &lead_v))
-        return kb_fail(KN_E_SHAPE, "query %s, key %s and value %s do not fit: the sizes before the last two do not broadcast",
-                       kr_shape(tq, q), kr_shape(tk, k), kr_shape(tv, v));
+        return kb_fail(KN_E_SHAPE, "query %s, key %s and value %s do not fit: the sizes before the last two do not broadcast", kr_shape(tq, q), kr_shape(tk, k),
+                       kr_shape(tv, v));
     if (mask->dtype) {
         kb_dim full[KB_MAX_RANK];
         int full_rank = rank + 2, before;

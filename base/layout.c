@@ -70,10 +70,7 @@ kb_layout *kb_layout_new_on(int device, kn_dtype d, int rank, const int64_t *siz
     return l;
 }
 
-kb_layout *kb_layout_new(kn_dtype d, int rank, const int64_t *sizes, const int64_t *strides)
-{
-    return kb_layout_new_on(0, d, rank, sizes, strides);
-}
+kb_layout *kb_layout_new(kn_dtype d, int rank, const int64_t *sizes, const int64_t *strides) { return kb_layout_new_on(0, d, rank, sizes, strides); }
 kb_layout *kb_layout_on(int device, const kb_layout *l) { return kb_layout_new_on(device, l->dtype, l->rank, l->sizes, l->strides); }
 
 void kb_layout_release(const kb_layout *l)

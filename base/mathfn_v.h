@@ -1,6 +1,6 @@
 /* mathfn_v.h: the exponentials of mathfn.inc over vectors of 16 floats: km16_exp and its like, the bits of km_exp. For kernels of the
- * AVX-512 set whose time goes into one of them: the compiler makes of the scalar text neither maxima nor a scaling by powers of two,
- * which here are one instruction each.
+ * AVX-512 set whose time goes into one of them: the compiler makes of the scalar text neither maxima nor a scaling by powers of two, which
+ * here are one instruction each.
  */
 #ifndef KB_MATHFN_V_H
 #define KB_MATHFN_V_H

@@ -2,8 +2,8 @@
  * and its decomposition.
  *
  * An operator takes OPERANDS (tensors, scalars, nothing) and ATTRIBUTE WORDS. Scalars that arithmetic uses (alpha, eps, a clamp's bound,
- * the right side of x * 0.5) are operands: run-time values, never part of compiled code. Words are structural: dims, flags, dtypes,
- * sizes; code may be specialised on them, and replay compares them. Operands and words follow the order of the schema.
+ * the right side of x * 0.5) are operands: run-time values, never part of compiled code. Words are structural: dims, flags, dtypes, sizes;
+ * code may be specialised on them, and replay compares them. Operands and words follow the order of the schema.
  *
  * SCHEMA, one string a row: "T x, V y, i dim=-1, * reduce: I dims|dim, b keepdim".
  *   operands    T tensor   T? optional tensor   T[] a list of tensors (the only operand then)   V tensor or scalar   V? the same, optional

@@ -1,9 +1,9 @@
 /* packs.h: packed forms of matrices that don't change, kept beside the storage that they are in.
  *
  * A storage's PACKS start empty. Who runs a product again and again asks kb_packs_steady at each call; once the contents have stayed at
- * one version for two calls, kb_packs_get makes the packed form, and from then on hands it out as long as the version stays. A form
- * lives as long as its storage: after a write it is filled again in place, when the contents have settled again, so no reader can meet
- * freed memory. All forms together stay within KN_PACKED_MB. Any thread may call; one packs, the others go on without.
+ * one version for two calls, kb_packs_get makes the packed form, and from then on hands it out as long as the version stays. A form lives
+ * as long as its storage: after a write it is filled again in place, when the contents have settled again, so no reader can meet freed
+ * memory. All forms together stay within KN_PACKED_MB. Any thread may call; one packs, the others go on without.
  *
  * Refused: memory that its owner may write unseen (no version tells), products of other types than f32.
  */

@@ -3,8 +3,9 @@
  *   key      the seed, 64 bits: key[0] its lower, key[1] its upper word
  *   counter  a 64-bit block number: c[0] its lower, c[1] its upper word; c[2] = c[3] = 0
  *
- * A call owns the blocks from `offset` on. In f32, element i (row-major) uses word i mod 4 of block offset + i/4. In f64 an element
- * takes two words: element i uses words 2(i mod 2) and 2(i mod 2) + 1 of block offset + i/2.
+ * A call owns the blocks from `offset` on. In f32, element i (row-major) uses word i mod 4 of block offset + i/4. In f64 an element takes
+ * two words:
+ * element i uses words 2(i mod 2) and 2(i mod 2) + 1 of block offset + i/2.
  *
  *   uniform f32  upper 24 bits of the word, times 2^-24: in [0, 1)
  *   uniform f64  (upper 27 bits of the first word * 2^26 + upper 26 bits of the second) * 2^-53

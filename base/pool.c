@@ -2,14 +2,14 @@
  *
  * One loop at a time has the workers. Its caller writes the job, then raises the ticket of each worker that takes part (a cache line of
  * its own). Range i is meant for worker i, so that it finds its data in its cache again; the caller runs range 0, then those that their
- * workers haven't claimed yet: a worker that sleeps, or whose CPU is busy, holds nobody up. A claim moves the worker's `claimed` from
- * the last ticket to this one, by whoever is first; a worker that comes late finds it moved and goes back to waiting, and what it
- * claimed keeps the job in place until it has counted `pending` down. Waiting is a bounded spin, then a futex, on both sides; the spin
- * is short when there are more threads than CPUs, since the one waited for may need this CPU.
+ * workers haven't claimed yet: a worker that sleeps, or whose CPU is busy, holds nobody up. A claim moves the worker's `claimed` from the
+ * last ticket to this one, by whoever is first; a worker that comes late finds it moved and goes back to waiting, and what it claimed
+ * keeps the job in place until it has counted `pending` down. Waiting is a bounded spin, then a futex, on both sides; the spin is short
+ * when there are more threads than CPUs, since the one waited for may need this CPU.
  *
  * Sleeping is settled by the pair {store ticket; load asleep} against {store asleep; load ticket}, all sequentially consistent: one side
- * sees the other. Workers are started by the first loop that wants them; a smaller thread count leaves the others asleep. They block
- * every signal and start from the default floating-point environment, whatever their creator's is.
+ * sees the other. Workers are started by the first loop that wants them; a smaller thread count leaves the others asleep. They block every
+ * signal and start from the default floating-point environment, whatever their creator's is.
  *
  * After fork the child has no workers: its pool is reset to the unstarted state. Forking from inside a loop body is not supported: the
  * child's copy of that loop would wait for ranges that nobody runs, so it may only exec or _exit.

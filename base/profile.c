@@ -202,10 +202,7 @@ static bool write_trace(FILE *f)
     bool good = text != NULL;
     for (int64_t i = 0; i < n_whats && good; i++)
         good = (text[i] = event_text(whats[i])) != NULL;
-    fprintf(f,
-            "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %ld, \"args\": "
-            "{\"name\": \"kiln\"}}",
-            pid);
+    fprintf(f, "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %ld, \"args\": {\"name\": \"kiln\"}}", pid);
     for (buffer *b = buffers; b && good; b = b->next) {
         pthread_mutex_lock(&b->lock);
         qsort(b->v, (size_t)b->n, sizeof *b->v, by_begin);
@@ -350,10 +347,7 @@ static int by_time(const void *a, const void *b)
     return (x->us < y->us) - (x->us > y->us);
 }
 
-static bool in_table(const what *d)
-{
-    return (d->w.kind == KB_SPAN_KERNEL || d->w.kind == KB_SPAN_PRODUCT || d->w.kind == KB_SPAN_EAGER) && d->calls;
-}
+static bool in_table(const what *d) { return (d->w.kind == KB_SPAN_KERNEL || d->w.kind == KB_SPAN_PRODUCT || d->w.kind == KB_SPAN_EAGER) && d->calls; }
 
 /* Of the time that memory or arithmetic, whichever takes longer, would need at this machine's best */
 static double roofline_share(const what *d, double us)
@@ -379,11 +373,8 @@ static void put_row(kb_text *t, const row *r, double total, bool json, bool firs
     kb_put_json(t, w->path);
     kb_put(t, ", \"site\": ");
     kb_put_json(t, w->site);
-    kb_put(t,
-           ", \"calls\": %.0f, \"us\": %.3f, \"us_each\": %.3f, \"us_best\": %.3f, \"bytes\": %.0f, \"flops\": %.0f, \"gb_per_s\": %.4f, "
-           "\"gf_per_s\": %.4f, "
-           "\"roofline_share\": %.5f}",
-           r->calls, r->us, one, (double)r->d->best_ns / 1e3, w->bytes, w->flops, gb, gf, r->share);
+    kb_put(t, ", \"calls\": %.0f, \"us\": %.3f, \"us_each\": %.3f, \"us_best\": %.3f, \"bytes\": %.0f, \"flops\": %.0f, \"gb_per_s\": %.4f, \"gf_per_s\": %.4f, "
+           "\"roofline_share\": %.5f}", r->calls, r->us, one, (double)r->d->best_ns / 1e3, w->bytes, w->flops, gb, gf, r->share);
 }
 
 static void put_table(kb_text *t, const row *rows, int64_t n, bool json)
@@ -394,11 +385,8 @@ static void put_table(kb_text *t, const row *rows, int64_t n, bool json)
     if (json)
         kb_put(t, "{\n  \"triad_bytes_per_s\": %.0f, \"fma_flops_per_s\": %.0f, \"us\": %.3f,\n  \"kernels\": [", triad, peak, total);
     else
-        kb_put(t,
-               "%.1f us in kernels; this machine: triad %.1f GB/s, multiply-adds %.1f GF/s\n%-28s %-8s %8s %12s %6s %10s %10s %12s %12s "
-               "%8s %8s %7s  %s\n",
-               total, triad / 1e9, peak / 1e9, "kernel", "kind", "calls", "us", "", "us each", "best", "bytes", "flops", "GB/s", "GF/s",
-               "roof", "module, site");
+        kb_put(t, "%.1f us in kernels; this machine: triad %.1f GB/s, multiply-adds %.1f GF/s\n%-28s %-8s %8s %12s %6s %10s %10s %12s %12s %8s %8s %7s  %s\n", total,
+               triad / 1e9, peak / 1e9, "kernel", "kind", "calls", "us", "", "us each", "best", "bytes", "flops", "GB/s", "GF/s", "roof", "module, site");
     for (int64_t i = 0; i < n; i++)
         put_row(t, &rows[i], total, json, i == 0);
     if (json)

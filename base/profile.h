@@ -1,8 +1,8 @@
 /* profile.h: what ran when, on which thread: spans with a description, written as a Chrome/Perfetto trace, and summed up in a table.
  *
- * Who runs something asks kb_profile_on() first: one load and a branch that is predicted while nobody profiles. Descriptions are kept
- * once each, for the life of the process; spans go to a buffer of their thread. A thread keeps at most 2^20 spans; those that come later
- * are counted, and still summed up.
+ * Who runs something asks kb_profile_on() first: one load and a branch that is predicted while nobody profiles. Descriptions are kept once
+ * each, for the life of the process; spans go to a buffer of their thread. A thread keeps at most 2^20 spans; those that come later are
+ * counted, and still summed up.
  */
 #ifndef KB_PROFILE_H
 #define KB_PROFILE_H

@@ -2,8 +2,8 @@
  *
  *     bench [PATTERN] [--json FILE] [--threads N] [--seconds S a case] [--data FOLDER] [--math fast] [--cpu] [--alone] [--list]
  *
- * PATTERN is a part of the names of the cases to run; "replay" and "compile" name the two that measure costs beside the kernels. Before
- * a case is timed its two results are compared, to the bit. Peaks of tensor memory: of an eager call, as the memory plan has it, of a
+ * PATTERN is a part of the names of the cases to run; "replay" and "compile" name the two that measure costs beside the kernels. Before a
+ * case is timed its two results are compared, to the bit. Peaks of tensor memory: of an eager call, as the memory plan has it, of a
  * compiled call ("!": above eager's); packed weights, which calls of both kinds leave beside a module's own, are counted apart. --cpu
  * takes the process's CPU time in place of the clock: for one thread on a machine that others use too. --alone times one form after the
  * other, as peers are timed: caches keep then what a call left in them; in turns, eager calls and the yardsticks have swept them.
@@ -145,8 +145,8 @@ typedef struct samples {
     double resident;            /* useful bytes a second of some rows that the L2 cache holds; 0: not asked for */
 } samples;
 
-/* The same module on so many rows that operands and results fill a quarter of each thread's 2 MB: what its instructions allow where
- * memory is no bound */
+/* The same module on so many rows that operands and results fill a quarter of each thread's 2 MB: what its instructions allow where memory
+ * is no bound */
 static double resident_rate(const bench_case *c, kn_module *plain)
 {
     enum { RESIDENT = 512 << 10, TIMES = 31 };
@@ -267,11 +267,10 @@ static void print_case(const bench_case *c, const work *w, samples *s, int64_t e
     print_yard(c, eager.median / w->n, fast.median / w->n, s, j);
     putchar('\n');
     fflush(stdout);
-    json_object_update(j, json_pack("{s:f, s:f, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:b}", "speed_up", eager.median / fast.median,
-                                    "compile_ms", (double)k.compile_us / 1e3, "kernels", cg.kernels, "kernels_compiled",
-                                    cg.kernels_compiled, "eager_steps", cg.eager_steps, "eager_peak_bytes", (json_int_t)eager_peak,
-                                    "planned_peak_bytes", (json_int_t)planned_peak(w->fast), "compiled_peak_bytes", (json_int_t)fast_peak,
-                                    "packed_bytes", (json_int_t)w->packed, "equal_bits", !options.fast));
+    json_object_update(j, json_pack("{s:f, s:f, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:b}", "speed_up", eager.median / fast.median, "compile_ms", (double)k.compile_us / 1e3,
+                                    "kernels", cg.kernels, "kernels_compiled", cg.kernels_compiled, "eager_steps", cg.eager_steps, "eager_peak_bytes",
+                                    (json_int_t)eager_peak, "planned_peak_bytes", (json_int_t)planned_peak(w->fast), "compiled_peak_bytes",
+                                    (json_int_t)fast_peak, "packed_bytes", (json_int_t)w->packed, "equal_bits", !options.fast));
     json_array_append_new(records, j);
 }
 
@@ -439,10 +438,8 @@ static void run_compile(void)
     if (!n)
         return;
     bm_times k = bm_summary(per_kernel, n), a = bm_summary(whole, n), u = bm_summary(cpu, n);
-    printf("%-16s %.2f ms a distinct kernel, cold (p90 %.2f; %.2f in the code generator; %.2f ms of CPU time a call that records and "
-           "compiles one); the first, "
-           "which loads the code generator, %.1f ms\n",
-           "compile", a.median, a.p90, k.median, u.median, load_ms);
+    printf("%-16s %.2f ms a distinct kernel, cold (p90 %.2f; %.2f in the code generator; %.2f ms of CPU time a call that records and compiles one); the first, "
+           "which loads the code generator, %.1f ms\n", "compile", a.median, a.p90, k.median, u.median, load_ms);
     json_array_append_new(records, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f}", "name", "compile", "ms_per_kernel", a.median,
                                              "codegen_ms_per_kernel", k.median, "cpu_ms", u.median, "p90_ms", a.p90, "first_ms", load_ms));
 }
@@ -471,8 +468,8 @@ static void print_machine(json_t *top)
     double t = bm_summary(triad + 1, 8).median, p = bm_summary(peak + 1, 8).median;
     printf("%d threads, %s; triad %.1f GB/s (192 MB, ordinary stores), multiply-add peak %.1f GF/s (f32)\n\n", kn_threads(),
            kb_isa_name(kb_cpu_isa()), t / 1e9, p / 1e9);
-    printf("%-16s %s %11s %-11s %11s %-11s %8s  %10s %-7s %40s\n", "case", "t", options.fast ? "same bits" : "eager", "(p10 p90)",
-           options.fast ? "fast" : "compiled", "(p10 p90)", "", "compile", "k+eager", "peak: eager, plan, own + packed weights");
+    printf("%-16s %s %11s %-11s %11s %-11s %8s  %10s %-7s %40s\n", "case", "t", options.fast ? "same bits" : "eager", "(p10 p90)", options.fast ? "fast" : "compiled",
+           "(p10 p90)", "", "compile", "k+eager", "peak: eager, plan, own + packed weights");
     json_object_set_new(top, "machine",
                         json_pack("{s:i, s:s, s:f, s:f}", "threads", kn_threads(), "isa", kb_isa_name(kb_cpu_isa()), "triad_bytes_per_s", t,
                                   "fma_flops_per_s", p));
@@ -482,9 +479,8 @@ int main(int argc, char **argv)
 {
     int ran = 0;
     if (!read_options(argc, argv, known, &options.pattern))
-        return fprintf(stderr, "usage: bench [PATTERN] [--json FILE] [--threads N] [--seconds S] [--data FOLDER] [--math fast] [--cpu] "
-                               "[--alone] [--list]\n"),
-               2;
+        return fprintf(stderr,
+            "usage: bench [PATTERN] [--json FILE] [--threads N] [--seconds S] [--data FOLDER] [--math fast] [--cpu] [--alone] [--list]\n"), 2;
     find_backend();
     if (options.list) {
         for (const bench_case *c = bench_cases; c->name; c++)

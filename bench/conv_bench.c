@@ -119,8 +119,7 @@ static bool make_theirs(theirs *t, const row *r, const kb_conv *c)
 
 static void run_theirs(const theirs *t)
 {
-    p_primitive_execute(t->conv, stream, 4,
-                        (dnnl_exec_arg_t[]){{DNNL_ARG_SRC, t->x}, {DNNL_ARG_WEIGHTS, t->w}, {DNNL_ARG_BIAS, t->b}, {DNNL_ARG_DST, t->y}});
+    p_primitive_execute(t->conv, stream, 4, (dnnl_exec_arg_t[]){{DNNL_ARG_SRC, t->x}, {DNNL_ARG_WEIGHTS, t->w}, {DNNL_ARG_BIAS, t->b}, {DNNL_ARG_DST, t->y}});
     p_stream_wait(stream);
 }
 

@@ -199,10 +199,9 @@ static void print_case(const gpu_case *c, const bench_case *b, const bm_times *t
     printf("  %.1e%s\n", far, on_host ? "  some operators on the host" : "");
     fflush(stdout);
     json_object_set_new(json_object_get(top, "cases"), c->name,
-                        json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:b}", "cpu_eager_s", cpu, "eager_s", t[0].median,
-                                  "compiled_s", t[1].median, "graph_s", t[2].median, "torch_eager_s", peers[0], "torch_compiled_s",
-                                  peers[1], "torch_graph_s", peers[2], "rate", rate, "distance_from_cpu", far, "rate_unit",
-                                  b->yard == BC_BYTES ? "bytes/s" : "flop/s", "some_on_host", on_host));
+        json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:b}", "cpu_eager_s", cpu, "eager_s", t[0].median, "compiled_s", t[1].median, "graph_s",
+                  t[2].median, "torch_eager_s", peers[0], "torch_compiled_s", peers[1], "torch_graph_s", peers[2], "rate", rate, "distance_from_cpu", far,
+                  "rate_unit", b->yard == BC_BYTES ? "bytes/s" : "flop/s", "some_on_host", on_host));
 }
 
 static uint64_t fallbacks(void)

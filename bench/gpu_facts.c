@@ -149,8 +149,7 @@ static void check_widths(const bench_case *c, const ir_graph *g)
             wide += failed ? 0 : f.loads[4] + f.stores[4];
         }
         if (!made || failed || (wide > 0) != aligned) {
-            printf("FAIL  %s, %s pointers: %d accesses of 16 bytes%s\n", c->name, aligned ? "aligned" : "unaligned", wide,
-                   made && !failed ? "" : kn_last_error());
+            printf("FAIL  %s, %s pointers: %d accesses of 16 bytes%s\n", c->name, aligned ? "aligned" : "unaligned", wide, made && !failed ? "" : kn_last_error());
             failures++;
         } else if (aligned) {
             printf("widths: %s: %d accesses of 16 bytes, none where pointers are not aligned\n", c->name, wide);

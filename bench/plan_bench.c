@@ -2,12 +2,12 @@
  *
  *   plan_bench [ROUNDS]      KN_BACKEND=interp: without machine code
  *
- * Planning, when every kernel has its code, for other batch sizes, per graph size: microseconds an operator, views included (the best
- * and the median of the rounds), and how many kernels the first sizes compiled; up to ten thousand operators. The same of chains and
- * binary trees of pointwise operators. Then, with machine code, 1, 6 and 24 equal layers compiled: from nothing (no kernel in memory, no
- * object cache; the code generator is loaded, which is measured apart), as a graph and as a module of nn layers at its first call; and
- * from the object cache on disk (a folder of its own). What 24 cost as a multiple of 1 has a limit: the exit status is 1 where it is
- * missed. Last, many kernels generated whole and quickly first. */
+ * Planning, when every kernel has its code, for other batch sizes, per graph size: microseconds an operator, views included (the best and
+ * the median of the rounds), and how many kernels the first sizes compiled; up to ten thousand operators. The same of chains and binary
+ * trees of pointwise operators. Then, with machine code, 1, 6 and 24 equal layers compiled: from nothing (no kernel in memory, no object
+ * cache; the code generator is loaded, which is measured apart), as a graph and as a module of nn layers at its first call; and from the
+ * object cache on disk (a folder of its own). What 24 cost as a multiple of 1 has a limit:
+ * the exit status is 1 where it is missed. Last, many kernels generated whole and quickly first. */
 #include "base/env.h"
 #include "base/error.h"
 #include "codegen/cg.h"
@@ -117,10 +117,7 @@ static double now(void)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
+static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
 
 typedef ir_graph *(*maker)(int size, int batch);
 

@@ -5,8 +5,8 @@
  *
  * The sizes come in shuffled order, as requests do. At each the compiled call is compared, called again (a size's first calls plan and
  * try), and timed in PAIRS interleaved pairs. A size whose median is more than SLACK times eager's is measured again, up to three times,
- * before it counts as slower: other work on the machine makes suspects too. Exit status 1 when a result differs, a size is slower, or
- * more than two recompilations a dimension happened. */
+ * before it counts as slower: other work on the machine makes suspects too. Exit status 1 when a result differs, a size is slower, or more
+ * than two recompilations a dimension happened. */
 #include "bench/support/measure.h"
 #include "tracer/tr.h"
 #include <stdio.h>
@@ -106,9 +106,8 @@ int main(int argc, char **argv)
     fprintf(stderr, "\r\033[K");
     qsort(s, (size_t)n, sizeof *s, by_ratio);
     kn_stats t = kn_compile_stats(fast);
-    printf("%d sizes, %d threads: %llu recompilations, %llu graphs, %llu fallbacks; %d results differ; compiled / eager: median %.2f, "
-           "worst %.2f (batch %d, length %d)\n",
-           n, kn_threads(), t.recompiles, t.graphs, t.fallbacks, wrong, s[n / 2].ratio, s[0].ratio, s[0].batch, s[0].length);
+    printf("%d sizes, %d threads: %llu recompilations, %llu graphs, %llu fallbacks; %d results differ; compiled / eager: median %.2f, worst %.2f (batch %d, length %d)\n", n,
+           kn_threads(), t.recompiles, t.graphs, t.fallbacks, wrong, s[n / 2].ratio, s[0].ratio, s[0].batch, s[0].length);
     printf("%d sizes more than %.0f%% slower than eager (%d measurements repeated)\n", slower, 100 * (slack - 1), suspects);
     for (int i = 0; i < slower && i < 20; i++)
         printf("  batch %d, length %d: %.2f\n", s[i].batch, s[i].length, s[i].ratio);

@@ -1,10 +1,10 @@
 /* again.c: a pointwise operator whose result kernels other than its own would read back is computed in each of them instead, where that
  * moves fewer bytes.
  *
- * Legal where its operands are there anyway (inputs of the graph, or small), nothing in the graph writes to a storage, and every reader
- * is an element's or a row's work in a kernel. It pays where what the other kernels must read for it, operands that they read already
- * left out, is less than what is saved: its store, and a load in each of them. Only operators of a few instructions: more would cost
- * what memory does. The copies are operators of the graph like any other, so bits and grouping need nothing new.
+ * Legal where its operands are there anyway (inputs of the graph, or small), nothing in the graph writes to a storage, and every reader is
+ * an element's or a row's work in a kernel. It pays where what the other kernels must read for it, operands that they read already left
+ * out, is less than what is saved: its store, and a load in each of them. Only operators of a few instructions: more would cost what
+ * memory does. The copies are operators of the graph like any other, so bits and grouping need nothing new.
  */
 #include "base/device.h"
 #include "codegen/internal.h"
@@ -144,13 +144,10 @@ static ir_graph *with_copies(const ir_graph *g, const cg_facts *f, const bool *c
     return to;
 }
 
-ir_graph *cg_again(ir_graph *g, bool fast)
+ir_graph *cg_again(ir_graph *g, bool fast, cg_facts *f, cg_groups *gs)
 {
     bool any = false;
     bool *chosen = g ? kb_calloc(2 * (size_t)g->n_nodes + 1, sizeof *chosen) : NULL, *read = chosen + (chosen ? g->n_nodes : 0);
-    cg_facts f = {0};
-    cg_groups gs = {0};
-    ir_graph *to = NULL;
     for (uint32_t i = 0; chosen && i < (uint32_t)g->n_nodes; i++)       /* most graphs end here: nothing that two operators read */
         for (int k = 0; k < g->nodes[i].n_in; k++) {
             ir_ref r = ir_in(g, &g->nodes[i], k);
@@ -158,14 +155,18 @@ ir_graph *cg_again(ir_graph *g, bool fast)
             any |= chosen[p] = chosen[p] || (read[p] && may_repeat(g, p));
             read[p] = true;
         }
-    if (any && !writes(g) && cg_facts_init(&f, g, KB_CPU, false, fast) == KN_OK && cg_fuse(&f, &gs) == KN_OK) {
+    ir_graph *to = NULL;
+    if (any && !writes(g)) {
+        bool grouped = cg_facts_init(f, g, KB_CPU, false, fast) == KN_OK && cg_fuse(f, gs) == KN_OK;
         any = false;
         for (uint32_t i = 0; i < (uint32_t)g->n_nodes; i++)
-            any |= chosen[i] = chosen[i] && pays(&f, &gs, i);
-        to = any ? with_copies(g, &f, chosen) : NULL;
+            any |= chosen[i] = grouped && chosen[i] && pays(f, gs, i);
+        to = any ? with_copies(g, f, chosen) : NULL;
+        if (to || !grouped) {
+            cg_groups_fini(gs);
+            cg_facts_fini(f);
+        }
     }
-    cg_groups_fini(&gs);
-    cg_facts_fini(&f);
     kb_free(chosen);
     if (!to)
         return g;

@@ -1,8 +1,8 @@
 /* arena.c: places blocks whose lifetimes are known in one arena.
  *
- * Planning in program order (plan.c) finds in-place reuse on its way, but leaves holes where blocks of many sizes come and go (a
- * recurrent network's steps). Here all blocks are known: the largest come first, each into the smallest gap between those that are alive
- * at the same time. Quadratic, so it is for graphs of some hundred blocks, and only where the first plan is wasteful.
+ * Planning in program order (plan.c) finds in-place reuse on its way, but leaves holes where blocks of many sizes come and go (a recurrent
+ * network's steps). Here all blocks are known: the largest come first, each into the smallest gap between those that are alive at the same
+ * time. Quadratic, so it is for graphs of some hundred blocks, and only where the first plan is wasteful.
  */
 #include "base/alloc.h"
 #include "codegen/internal.h"

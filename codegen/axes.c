@@ -1,10 +1,10 @@
 /* axes.c: reductions over axes that are not neighbours, as reductions over neighbours, which have kernels.
  *
- * The canonical order (CAPTURE 15) folds the trailing run of the reduced axes first, by lanes, and then the others over these results,
- * in blocks of 256: so a sum over {0, 2, 3} of [N, C, H, W] is a sum over {2, 3}, which takes its producers along, and then one over {0}
- * of the [N, C] totals, columns side by side. Mean and variance say in operators what they do with such sums; f16 and bf16 are f32 until
- * the end. Extrema, any and all don't depend on the order: their runs go one after another, the last first, and the first of equals
- * stays the first.
+ * The canonical order (CAPTURE 15) folds the trailing run of the reduced axes first, by lanes, and then the others over these results, in
+ * blocks of 256: so a sum over {0, 2, 3} of [N, C, H, W] is a sum over {2, 3}, which takes its producers along, and then one over {0} of
+ * the [N, C] totals, columns side by side. Mean and variance say in operators what they do with such sums; f16 and bf16 are f32 until the
+ * end. Extrema, any and all don't depend on the order: their runs go one after another, the last first, and the first of equals stays the
+ * first.
  *
  * Variance of what no pointwise operator of the graph makes stays whole: its kernel has a part of one result in the cache when it goes
  * over it again. Sums and products whose last axis stays are left as they are: their order runs through all reduced axes. So are a
@@ -23,15 +23,7 @@ static int64_t count_of(const kb_type *x, unsigned mask)
     return n;
 }
 
-static unsigned mask_of(const ir_graph *g, const ir_node *n)
-{
-    const int64_t *list = ir_words(g, n);
-    int rank = ir_type(g, ir_in(g, n, 0))->rank;
-    unsigned mask = 0;
-    for (int64_t i = 0; i < list[0]; i++)
-        mask |= 1u << (list[1 + i] < 0 ? list[1 + i] + rank : list[1 + i]);
-    return list[0] > 0 ? mask : (1u << rank) - 1;
-}
+static unsigned mask_of(const ir_graph *g, const ir_node *n) { return cg_axes_mask(ir_type(g, ir_in(g, n, 0)), ir_words(g, n)); }
 
 /* The last of the runs of neighbours in a mask */
 static unsigned last_run(unsigned mask)
@@ -43,10 +35,7 @@ static unsigned last_run(unsigned mask)
     return run;
 }
 
-static bool is_pointwise(const ir_graph *g, ir_ref r)
-{
-    return ir_get(g, r)->op < OP_COUNT && kb_op_info((kb_opcode)ir_get(g, r)->op)->cls == KB_POINTWISE;
-}
+static bool is_pointwise(const ir_graph *g, ir_ref r) { return ir_get(g, r)->op < OP_COUNT && kb_op_info((kb_opcode)ir_get(g, r)->op)->cls == KB_POINTWISE; }
 
 static bool falls_apart(const ir_graph *g, uint32_t node)
 {
@@ -63,14 +52,8 @@ static bool falls_apart(const ir_graph *g, uint32_t node)
     return last_run(mask) != mask && (is_free(op) || mask >> (x->rank - 1) & 1);
 }
 
-static ir_ref emit_one(ir_graph *to, kb_opcode op, ir_ref x, int n_words, const int64_t *words)
-{
-    return ir_emit(to, op, 1, &x, n_words, words);
-}
-static ir_ref emit_two(ir_graph *to, kb_opcode op, ir_ref a, ir_ref b)
-{
-    return ir_emit(to, op, 2, (ir_ref[]){a, b}, op == OP_div, (int64_t[]){0});
-}
+static ir_ref emit_one(ir_graph *to, kb_opcode op, ir_ref x, int n_words, const int64_t *words) { return ir_emit(to, op, 1, &x, n_words, words); }
+static ir_ref emit_two(ir_graph *to, kb_opcode op, ir_ref a, ir_ref b) { return ir_emit(to, op, 2, (ir_ref[]){a, b}, op == OP_div, (int64_t[]){0}); }
 
 /* Reduced axes keep a place of size 1. */
 static ir_ref over(ir_graph *to, kb_opcode op, ir_ref x, unsigned mask)

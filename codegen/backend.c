@@ -68,8 +68,8 @@ static bool id_of_file(const char *path, char *id, size_t size)
     bool found = false;
     if (f >= 0 && pread(f, &h, sizeof h, 0) == sizeof h && memcmp(h.e_ident, ELFMAG, SELFMAG) == 0 && h.e_phentsize == sizeof p)
         for (int i = 0; i < h.e_phnum && !found; i++)
-            if (pread(f, &p, sizeof p, (off_t)(h.e_phoff + (uint64_t)i * sizeof p)) == sizeof p && p.p_type == PT_NOTE
-                && p.p_filesz <= sizeof notes && pread(f, notes, p.p_filesz, (off_t)p.p_offset) == (ssize_t)p.p_filesz)
+            if (pread(f, &p, sizeof p, (off_t)(h.e_phoff + (uint64_t)i * sizeof p)) == sizeof p && p.p_type == PT_NOTE && p.p_filesz <= sizeof notes
+                && pread(f, notes, p.p_filesz, (off_t)p.p_offset) == (ssize_t)p.p_filesz)
                 found = id_in_notes(notes, p.p_filesz, id, size);
     if (f >= 0)
         close(f);

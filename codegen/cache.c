@@ -4,8 +4,8 @@
  * A FOLDER that is ours and that nobody else may write (KN_CACHE_DIR, else kiln/ under the user's cache folder) holds a file a kernel,
  * named by the hash of its key. A FILE is: magic, checksum of all that follows, three lengths; then the key itself (so that no collision
  * can matter); the stamp of the library that made the code (path, size, time of change: another LLVM under the same code generator makes
- * the file stale); the object. Files appear by rename, so readers see whole files or none, whoever writes at the same time. A file that
- * is damaged, cut off, of another build or processor, stale, not a plain file, not ours or writable by others is ignored, counted, and
+ * the file stale); the object. Files appear by rename, so readers see whole files or none, whoever writes at the same time. A file that is
+ * damaged, cut off, of another build or processor, stale, not a plain file, not ours or writable by others is ignored, counted, and
  * replaced by the next that is written in its place.
  *
  * SIZE. After so many bytes written, the least recently used files go until three quarters of KN_CACHE_MB are left (a file's time of

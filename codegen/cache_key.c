@@ -1,9 +1,8 @@
 /* cache_key.c: what decides a kernel's machine code, as bytes: the key of the object cache.
  *
- * The loop IR as lp_equal compares it (no names, no run-time sizes), the instruction set, everything that cpuid says about this
- * processor and its operating system, the build of the code generator, the version of what the two exchange. The library that the code
- * generator links (LLVM) is checked beside it (cache.c): its identity is known only when it is loaded. A setting that changes code
- * belongs in here.
+ * The loop IR as lp_equal compares it (no names, no run-time sizes), the instruction set, everything that cpuid says about this processor
+ * and its operating system, the build of the code generator, the version of what the two exchange. The library that the code generator
+ * links (LLVM) is checked beside it (cache.c): its identity is known only when it is loaded. A setting that changes code belongs in here.
  */
 #include "base/cpu.h"
 #include "codegen/cg.h"

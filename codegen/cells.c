@@ -217,8 +217,7 @@ static int16_t pointwise(cg_cells *c, uint32_t node)
         return -1;
     if (!r.body) {              /* a copy, or a conversion, which rounds because the user says so */
         int16_t v = operand(c, node, r.in[0]);
-        return cg_is_weak(c->f->g, r.in[0]) || ir_type(c->f->g, r.in[0])->dtype != r.out ? convert(c, v, register_type(r.out))
-                                                                                         : result(c, v, r.out);
+        return cg_is_weak(c->f->g, r.in[0]) || ir_type(c->f->g, r.in[0])->dtype != r.out ? convert(c, v, register_type(r.out)) : result(c, v, r.out);
     }
     const char *sig = cg_body_signature(r.body);
     kn_dtype type = kb_math_type(m->math);
@@ -268,8 +267,8 @@ static int16_t logsumexp(cg_cells *c, int16_t x)
     return prim(c, LP_ADD, t, m, function(c, "log", s));
 }
 
-/* The first place of the extremum, or of a NaN: the smallest of the places that hold what the row's extremum is. Places are i32: rows
- * that long stay eager. */
+/* The first place of the extremum, or of a NaN: the smallest of the places that hold what the row's extremum is. Places are i32: rows that
+ * long stay eager. */
 static int16_t place_of(cg_cells *c, lp_reduce kind, int16_t x)
 {
     if (x < 0)
@@ -338,9 +337,8 @@ static int16_t softmax(cg_cells *c, uint32_t node)
     int16_t x = operand_as(c, node, 0, t), m = row_max(c, x);
     int16_t d = below(c, x, m), e = function(c, "exp", d), s = reduce(c, LP_RED_SUM, e);
     bool is_log = g->nodes[node].op == OP_log_softmax;
-    int16_t r = is_log       ? prim(c, LP_SUB, t, d, function(c, "log", s))
-                : c->f->fast ? prim(c, LP_MUL, t, e, prim(c, LP_DIV, t, constant(c, t, 1), s))
-                             : share(c, x, m, e, s);
+    int16_t r = is_log ? prim(c, LP_SUB, t, d, function(c, "log", s)) : c->f->fast ? prim(c, LP_MUL, t, e, prim(c, LP_DIV, t, constant(c, t, 1), s))
+              : share(c, x, m, e, s);
     return result(c, r, g->types[g->nodes[node].type].dtype);
 }
 

@@ -1,8 +1,8 @@
 /* cells.h: a group as a graph of scalar values ("cells"), between ops and loop IR.
  *
- * A cell is an element value or a row value. Its TIME says after how many rounds of reductions it can be known: a reduction of a value
- * of time t has time t + 1, anything else the latest time of its operands. Kernels run, for t = 0, 1, …: row values of time t, then one
- * pass along the row at time t.
+ * A cell is an element value or a row value. Its TIME says after how many rounds of reductions it can be known: a reduction of a value of
+ * time t has time t + 1, anything else the latest time of its operands. Kernels run, for t = 0, 1, …: row values of time t, then one pass
+ * along the row at time t.
  */
 #ifndef CG_CELLS_H
 #define CG_CELLS_H

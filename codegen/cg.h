@@ -4,8 +4,8 @@
  * generate kernels (equal ones once a process) → a flat list of steps. Steps are kernels, eager kernel calls (ops that have no generated
  * code: counted), and copies. Running allocates nothing but the outputs and one arena block, both recycled by the allocator.
  *
- * Writes to inputs land in program order, after all allocation. Steps whose ops check values (KB_F_CHECKS) come before the first write
- * to an input unless they depend on one; then program order holds, and a failed check leaves the writes before it done.
+ * Writes to inputs land in program order, after all allocation. Steps whose ops check values (KB_F_CHECKS) come before the first write to
+ * an input unless they depend on one; then program order holds, and a failed check leaves the writes before it done.
  */
 #ifndef CG_H
 #define CG_H
@@ -80,17 +80,18 @@ typedef struct cg_options { const char *dump_dir; const char *name; bool no_back
     bool reduce_overhead /* a device's program becomes one captured graph */, text /* for cg_program_print */;
 } cg_options;
 
-/* Compiles g (borrowed). Outputs of the program are g's outputs, each fresh, contiguous storage of its own; an output that is a view or
- * an input is refused: callers output roots and rebuild views. NULL after kb_fail. */
+/* Compiles g (borrowed). Outputs of the program are g's outputs, each fresh, contiguous storage of its own; an output that is a view or an
+ * input is refused:
+ * callers output roots and rebuild views. NULL after kb_fail. */
 cg_program *cg_compile(const ir_graph *g, const cg_options *o);
 void cg_program_free(cg_program *p);            /* NULL: nothing */
 cg_stats cg_program_stats(const cg_program *p);
 bool cg_program_settled(const cg_program *p);   /* no kernel of it waits for better code */
 char *cg_program_print(const cg_program *p);    /* steps, kernels, arena, where options asked for text; kb_free it */
 
-/* Runs it. inputs[i]: first element of graph input i, laid out as its type says. scalars: 8-byte values. outputs[i] receives a block
- * from kb_device_alloc(cg_program_device(p), cg_output_bytes(p, i)). All allocation happens before the first step that writes an input.
- * On failure no output is left. Any number of threads may run one program at once. */
+/* Runs it. inputs[i]: first element of graph input i, laid out as its type says. scalars: 8-byte values. outputs[i] receives a block from
+ * kb_device_alloc(cg_program_device(p), cg_output_bytes(p, i)). All allocation happens before the first step that writes an input. On
+ * failure no output is left. Any number of threads may run one program at once. */
 kn_status cg_run(const cg_program *p, void *const *inputs, const int64_t *scalars, void **outputs);
 /* The same; *wrote becomes true before the first step that writes an input. A program that failed after that (a step's own scratch) must
  * not be replaced by running the graph's operators: some have had their effect. */

@@ -1,9 +1,8 @@
 /* chain.c: two products with a kernel between them as one step: which ones may, and which ones should.
  *
  * Rows of the first product go through the kernel and into the second while they are in the cache (kb_gemm_chain): what stands between,
- * scores and weights of attention, never reaches memory. Legal where both products have the same rows, the second's A is the whole of
- * one fresh, row-major value of the kernel, and nobody else needs that value or the first product's. The kernel may leave other values
- * behind.
+ * scores and weights of attention, never reaches memory. Legal where both products have the same rows, the second's A is the whole of one
+ * fresh, row-major value of the kernel, and nobody else needs that value or the first product's. The kernel may leave other values behind.
  *
  * It pays where what is between is large, and both B of an item fit a cache beside a block of rows: they are read again for each block.
  */
@@ -102,9 +101,9 @@ bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second)
     for (int i = 0; i < g->n; i++)
         member |= (uint32_t)g->nodes[i] == made;
     kb_gemm x, y;
-    return (member || made == c) && ir_offset(ir, a) == 0 && is_row_major(ir_type(ir, a))
-           && cg_numel(ir_type(ir, a)) == f->node[g->product].numel && cg_only_inside(f, g, made, second) && cg_only_inside(f, g, c, second)
-           && cg_gemm_of_node(f, g->product, NULL, &x) && cg_gemm_of_node(f, second, NULL, &y) && cg_same_rows(&x, &y);
+    return (member || made == c) && ir_offset(ir, a) == 0 && is_row_major(ir_type(ir, a)) && cg_numel(ir_type(ir, a)) == f->node[g->product].numel
+           && cg_only_inside(f, g, made, second) && cg_only_inside(f, g, c, second) && cg_gemm_of_node(f, g->product, NULL, &x)
+           && cg_gemm_of_node(f, second, NULL, &y) && cg_same_rows(&x, &y);
 }
 
 bool cg_chain_pays(const cg_facts *f, const cg_group *g, int32_t second)

@@ -1,18 +1,19 @@
 /* code.c: machine code for a program's kernels, and the cache of it.
  *
  * THE CACHE holds one entry a distinct kernel (lp_equal); entries count the programs that use them, and of those that none uses the last
- * few hundred stay: a process that compiles and frees models without end keeps its size. Outer sizes and strides
+ * few hundred stay:
+ * a process that compiles and frees models without end keeps its size. Outer sizes and strides
  * are run-time values of all code, so a graph planned again for other sizes finds its kernels here. Where code for a known inner size is
- * faster (lp_wants_inner), the first size asked for gets it. When another size of the same kernel is asked for, code that takes the
- * inner size at run time is made, and serves that one and every later size; a size that has code of its own keeps it. Hints for large
- * tensors (streaming stores, fetching ahead) are in the code too: a kernel is compiled once more when its tensors grow past the caches.
+ * faster (lp_wants_inner), the first size asked for gets it. When another size of the same kernel is asked for, code that takes the inner
+ * size at run time is made, and serves that one and every later size; a size that has code of its own keeps it. Hints for large tensors
+ * (streaming stores, fetching ahead) are in the code too: a kernel is compiled once more when its tensors grow past the caches.
  *
  * Two threads that compile the same kernel at once both do the work, and the later one drops its own. cg_shutdown frees what no program
  * uses.
  *
  * QUICK CODE FIRST. Where the code generator would be busy for longer than KN_QUICK_MS by the clock with what a program needs (estimated
- * from the kernels' instructions), it makes quick code, and better code follows in the background (tiers.c). An entry's code changes
- * once, from quick to better; programs notice at their next run. The object cache gets better code only.
+ * from the kernels' instructions), it makes quick code, and better code follows in the background (tiers.c). An entry's code changes once,
+ * from quick to better; programs notice at their next run. The object cache gets better code only.
  *
  * A kernel that isn't here is sought on disk (cache.c), then compiled and kept there. The code generator is opened when something has to
  * be compiled: a process whose kernels are all on disk never loads it.
@@ -312,8 +313,8 @@ static void attach(cg_program *p, cg_step *st, cg_kernel_entry *e)
     st->k = e->k;
 }
 
-/* How long the code generator is busy with the jobs, by the clock: about 2.5 ms a kernel and 0.1 an instruction, on two cores of a 2.5
- * GHz machine as elsewhere. */
+/* How long the code generator is busy with the jobs, by the clock: about 2.5 ms a kernel and 0.1 an instruction, on two cores of a 2.5 GHz
+ * machine as elsewhere. */
 static bool takes_long(const jobs *j, int n)
 {
     int threads = kb_threads(), limit = kb_env_int(KB_ENV_KN_QUICK_MS);

@@ -1,5 +1,5 @@
-/* compile.c: from a graph to a program: passes, groups, kernels, memory plan, code (code.c). Where all kernels have code already, this
- * is planning alone.
+/* compile.c: from a graph to a program: passes, groups, kernels, memory plan, code (code.c). Where all kernels have code already, this is
+ * planning alone.
  */
 #include "base/env.h"
 #include "base/error.h"
@@ -102,10 +102,13 @@ static void builder_fini(builder *b)
  * ones are tried. */
 static kn_status group_and_lower(builder *b, const ir_graph *g, int device, bool all_eager, bool fast, int max_nodes)
 {
-    kn_status s = cg_facts_init(&b->f, g, device, all_eager, fast);
-    b->f.max_nodes = max_nodes;
-    if (s == KN_OK)
-        s = cg_fuse(&b->f, &b->gs);
+    kn_status s = KN_OK;
+    if (!b->f.g) {                              /* else cg_again has grouped it */
+        s = cg_facts_init(&b->f, g, device, all_eager, fast);
+        b->f.max_nodes = max_nodes;
+        if (s == KN_OK)
+            s = cg_fuse(&b->f, &b->gs);
+    }
     if (s == KN_OK)
         s = cg_order(&b->f, &b->gs);
     if (s == KN_OK && !(b->lowered = kb_calloc((size_t)b->gs.n + 1, sizeof *b->lowered)))
@@ -113,35 +116,35 @@ static kn_status group_and_lower(builder *b, const ir_graph *g, int device, bool
     return s == KN_OK ? cg_lower(&b->f, &b->gs, b->lowered) : s;
 }
 
-static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, const char *dir)
+/* b: zero, or g's groups. */
+static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, const char *dir, builder *b)
 {
     static const int limits[] = {CG_MAX_NODES, 12, 3, 1};
-    builder b = {0};
     kn_status s = KN_E_INTERNAL;
     bool all_eager = p->device ? !cg_device_backend_get() : o && o->no_backend;
     p->want_text = dir || (o && o->text);
     p->whole = dir || (o && o->whole);
     for (int i = 0; i < 4 && s == KN_E_INTERNAL; i++) {
-        builder_fini(&b);
-        s = group_and_lower(&b, g, p->device, all_eager, o && o->fast, limits[i]);
+        if (i)
+            builder_fini(b);
+        s = group_and_lower(b, g, p->device, all_eager, o && o->fast, limits[i]);
     }
     if (s == KN_OK && dir)
-        dump_kernels(dir, &b.gs, b.lowered);
+        dump_kernels(dir, &b->gs, b->lowered);
     if (s == KN_OK && !p->device)
-        cg_link_planes(&b.f, &b.gs, b.lowered);
+        cg_link_planes(&b->f, &b->gs, b->lowered);
     if (s == KN_OK)
-        s = cg_plan(p, &b.f, &b.gs, b.lowered);
+        s = cg_plan(p, &b->f, &b->gs, b->lowered);
     if (s == KN_OK)
-        s = p->device ? cg_device_make_code(p, b.lowered, dir) : cg_make_code(p, b.lowered, dir);
+        s = p->device ? cg_device_make_code(p, b->lowered, dir) : cg_make_code(p, b->lowered, dir);
     if (s == KN_OK && p->device && o && o->reduce_overhead)
         p->graph = cg_device_graph_new(p);
     if (s == KN_OK) {
-        count(p, &b.f);
-        p->text = p->want_text ? cg_describe(p, &b.f) : NULL;
+        count(p, &b->f);
+        p->text = p->want_text ? cg_describe(p, &b->f) : NULL;
         if (dir && p->text)
             cg_dump(dir, "program.txt", p->text);
     }
-    builder_fini(&b);
     return s;
 }
 
@@ -232,8 +235,8 @@ static bool all_used(const ir_graph *g)
     return true;
 }
 
-/* fold and dce: by the runner, which verifies and dumps, where somebody looks; else straight, and what is dead is only cut out where
- * there is some. */
+/* fold and dce: by the runner, which verifies and dumps, where somebody looks; else straight, and what is dead is only cut out where there
+ * is some. */
 static ir_graph *improved(const ir_graph *g)
 {
     static const char *const passes[] = {"fold", "dce"};
@@ -272,11 +275,12 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
     char own[1024];
     if (!kb_thread_get())       /* without it a failed allocation would leave no trace to be found below */
         return NULL;
+    builder b = {0};
     ir_graph *best = in_parts(improved(g));
     if (!o || !o->no_backend)
         best = cg_widen(best);
     if (best && (!o || !o->no_backend) && cg_graph_device(best) == KB_CPU)
-        best = cg_again(best, o && o->fast);
+        best = cg_again(best, o && o->fast, &b.f, &b.gs);
     cg_program *p = best ? kb_calloc(1, sizeof *p) : NULL;
     const char *dir = best ? best->dump_dir : NULL;     /* KN_DUMP_DIR: the passes have made a folder */
     if (o && o->dump_dir) {
@@ -297,10 +301,11 @@ static cg_program *compile(const ir_graph *g, const cg_options *o)
             cg_dump(dir, "graph.kn", text);
         kb_free(text);
     }
-    if (p && build(p, best, o, dir) != KN_OK) {
+    if (p && build(p, best, o, dir, &b) != KN_OK) {
         cg_program_free(p);
         p = NULL;
     }
+    builder_fini(&b);
     ir_free(best);
     if (p) {
         p->stats.liveness_bytes = op_liveness(g);

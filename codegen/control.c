@@ -1,8 +1,8 @@
 /* control.c: cond and while_loop inside a program: each region is a program of its own, run by the step that chooses (base/control.h).
  *
- * A region's program reads the step's operands where they lie and writes straight to where its results belong. Weights that it
- * multiplies with use the packed forms of the outer program's inputs, where the graph doesn't write them. Regions write only what they
- * made, so that a step that fails leaves nothing behind.
+ * A region's program reads the step's operands where they lie and writes straight to where its results belong. Weights that it multiplies
+ * with use the packed forms of the outer program's inputs, where the graph doesn't write them. Regions write only what they made, so that
+ * a step that fails leaves nothing behind.
  */
 #include "base/error.h"
 #include "codegen/internal.h"

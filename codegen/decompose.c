@@ -111,21 +111,13 @@ ir_ref dc_softmax(dc *d, kb_opcode op, ir_ref x, int dim)
 }
 
 /* ---- reductions and softmax over any dimensions ------------------------------------------------------------------------------------------- */
-static unsigned mask_of(const kb_type *x, const int64_t *list)
-{
-    unsigned mask = 0;
-    for (int64_t i = 0; i < list[0]; i++)
-        mask |= 1u << (list[1 + i] < 0 ? list[1 + i] + x->rank : list[1 + i]);
-    return list[0] > 0 ? mask : (1u << x->rank) - 1;
-}
-
 static bool reduction(dc *d)
 {
     const kb_type *x = dc_in_type(d, 0);
     bool moments = d->n->op == OP_var || d->n->op == OP_std;
     if (x->rank == 0 || cg_trailing(x, dc_words(d, 0)) || !is_float(x->dtype))
         return false;
-    d->result[0] = dc_reduce(d, (kb_opcode)d->n->op, dc_in(d, 0), mask_of(x, dc_words(d, 0)), *dc_words(d, 1) != 0,
+    d->result[0] = dc_reduce(d, (kb_opcode)d->n->op, dc_in(d, 0), cg_axes_mask(x, dc_words(d, 0)), *dc_words(d, 1) != 0,
                              moments ? *dc_words(d, 2) : 0);
     return true;
 }

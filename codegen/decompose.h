@@ -18,10 +18,7 @@ typedef struct dc {
 /* The node's operand in the new graph; IR_NONE: left out. Its type, NULL likewise. */
 ir_ref dc_in(const dc *d, int k);
 const kb_type *dc_in_type(const dc *d, int k);
-static inline const int64_t *dc_words(const dc *d, int arg)
-{
-    return kb_word(kb_op_info((kb_opcode)d->n->op), ir_words(d->from, d->n), arg);
-}
+static inline const int64_t *dc_words(const dc *d, int arg) { return kb_word(kb_op_info((kb_opcode)d->n->op), ir_words(d->from, d->n), arg); }
 
 /* Emitting: each result a fresh value or view in d->to. */
 ir_ref dc_op1(dc *d, kb_opcode op, ir_ref x);

@@ -27,10 +27,7 @@ static bool finish(dc *d, ir_ref each)
 }
 
 /* The number k as a tensor of the math type. */
-static ir_ref number(dc *d, int k, double otherwise)
-{
-    return dc_full(d, ir_is(dc_in(d, k)) ? dc_in(d, k) : dc_number(d, otherwise), math_of(d));
-}
+static ir_ref number(dc *d, int k, double otherwise) { return dc_full(d, ir_is(dc_in(d, k)) ? dc_in(d, k) : dc_number(d, otherwise), math_of(d)); }
 
 static bool distance(dc *d)
 {
@@ -40,8 +37,8 @@ static bool distance(dc *d)
     e = dc_op1(d, OP_abs, e);
     if (d->n->op == OP_l1_loss)
         return finish(d, e);
-    /* smooth_l1: e < beta ? 0.5 e e / beta : e - 0.5 beta; with beta 0 the first never holds. huber: e <= delta ? 0.5 e e : delta (e -
-     * 0.5 delta) */
+    /* smooth_l1: e < beta ? 0.5 e e / beta : e - 0.5 beta; with beta 0 the first never holds. huber: e <= delta ? 0.5 e e : delta (e - 0.5
+     * delta) */
     ir_ref limit = number(d, 2, 1), half = dc_number(d, 0.5), near = dc_op2(d, OP_mul, dc_op2(d, OP_mul, e, half), e);
     ir_ref far = dc_op2(d, OP_sub, e, dc_op2(d, OP_mul, limit, half));
     if (d->n->op == OP_smooth_l1_loss)
@@ -121,10 +118,7 @@ static ir_ref smoothed(dc *d, const classes *k, ir_ref lp, ir_ref loss, ir_ref s
     return dc_where(d, dc_op2(d, OP_eq, s, dc_number(d, 0)), loss, mixed);
 }
 
-static ir_ref is_share(dc *d, ir_ref s)
-{
-    return dc_op2(d, OP_logical_and, dc_op2(d, OP_ge, s, dc_number(d, 0)), dc_op2(d, OP_le, s, dc_number(d, 1)));
-}
+static ir_ref is_share(dc *d, ir_ref s) { return dc_op2(d, OP_logical_and, dc_op2(d, OP_ge, s, dc_number(d, 0)), dc_op2(d, OP_le, s, dc_number(d, 1))); }
 static ir_ref none_where_out_of_range(dc *d, const classes *k, ir_ref s)
 {
     return dc_where(d, is_share(d, s), k->target, ir_const_i64(d->to, k->ignore == -1 ? -2 : -1));

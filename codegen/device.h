@@ -1,6 +1,6 @@
-/* device.h: what codegen/ and a device's code generator (codegen/nvrtc/) agree on. The generator turns a kernel of the loop IR into
- * source text and says how to start it; it turns text into an image that the driver loads. It sees no device and no tensor, so
- * everything it does can be tested without one.
+/* device.h: what codegen/ and a device's code generator (codegen/nvrtc/) agree on. The generator turns a kernel of the loop IR into source
+ * text and says how to start it; it turns text into an image that the driver loads. It sees no device and no tensor, so everything it does
+ * can be tested without one.
  *
  * A kernel is started with these parameters, 8 bytes each (shorter ones in the low bytes): one pointer a buffer; the integers of
  * cg_launch.param; where the kernel has scalars, a pointer to them on the device or 0, then their 8-byte values, which count when that
@@ -42,9 +42,9 @@ typedef struct cg_epilogue {
 } cg_epilogue;
 
 /* C = A · B (+ bias), with any strides: kb_gemm without its pointers; arithmetic in f32, storage in f32, f16 or bf16 (dtype), rounded
- * once, bias included. Parameters: a, b, c, bias (or 0), of an epilogue its buffers, then cg_launch.param, then its scalars as a
- * kernel's. With factors it is beta · bias + alpha · A · B, and the parameters are addmm's: bias, a, b, the 8 bytes of beta and of
- * alpha, c. Whatever is aligned or joined, the bits are the same. */
+ * once, bias included. Parameters: a, b, c, bias (or 0), of an epilogue its buffers, then cg_launch.param, then its scalars as a kernel's.
+ * With factors it is beta · bias + alpha · A · B, and the parameters are addmm's: bias, a, b, the 8 bytes of beta and of alpha, c.
+ * Whatever is aligned or joined, the bits are the same. */
 typedef struct cg_product_form {
     const kb_gemm *g;
     kn_dtype dtype;
@@ -65,8 +65,9 @@ typedef struct cg_device_backend {
     /* NULL without a failure where the epilogue can't be joined. */
     char *(*product)(const cg_product_form *form, cg_launch *launch);
     /* A kernel for a call of which layouts are known, and pointers are multiples of 16 where `aligned`; NULL where there is none: no
-     * failure. Parameters: operands and results (of a number its 8 bytes), where launch->checks a pointer to an int that becomes 1 when
-     * a value is out of range, launch->param. */
+     * failure. Parameters:
+     * operands and results (of a number its 8 bytes), where launch->checks a pointer to an int that becomes 1 when a value is out of
+     * range, launch->param. */
     char *(*op)(const kb_call *c, int arch, int multiprocessors, bool aligned, cg_launch *launch);
     /* An image for the architecture, in memory of host->alloc: PTX text with its NUL, or a cubin. log: what the assembler said of
      * registers and spills. Several threads may compile at once. NULL after host->fail, with the compiler's first complaint. */

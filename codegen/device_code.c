@@ -1,11 +1,11 @@
 /* device_code.c: loaded device code for a program's kernels and products, and the cache of it.
  *
  * THE CACHE goes by source text: equal text is equal code, whatever kernel it came from. Text holds no sizes (they are parameters), only
- * what was decided by them: the width of accesses and indices, who shares a row. Entries count their users; those without stay, up to a
- * few hundred.
+ * what was decided by
+ * them: the width of accesses and indices, who shares a row. Entries count their users; those without stay, up to a few hundred.
  *
- * A step has one form for pointers that are multiples of 16 and, made when a call brings another, one for those that aren't. Each
- * distinct text is compiled on the pool's threads; loading is the driver's. KN_DUMP_DIR gets the text, PTX and cubin of each.
+ * A step has one form for pointers that are multiples of 16 and, made when a call brings another, one for those that aren't. Each distinct
+ * text is compiled on the pool's threads; loading is the driver's. KN_DUMP_DIR gets the text, PTX and cubin of each.
  */
 #include "base/cuda.h"
 #include "base/env.h"
@@ -124,8 +124,8 @@ static kn_status load(cg_device_entry *e, const void *image, const cg_launch *l)
 
 enum { MAKER = 4096 };
 
-/* All that decides an image beside its text and its compiler's file: what is asked of the compiler, and where the user wants it from.
- * Said without opening it. */
+/* All that decides an image beside its text and its compiler's file: what is asked of the compiler, and where the user wants it from. Said
+ * without opening it. */
 static void maker(char *text, const kb_cuda *c, const cg_device_backend *b)
 {
     const char *home = getenv("CUDA_HOME"), *path = getenv("CUDA_PATH");
@@ -268,9 +268,8 @@ static cg_device_entry *op_code(const cg_program *p, const cg_step *st, bool ali
     kb_gemm g;
     char *source = NULL;
     if (b && call.op == OP_addmm && call.n_in == 5 && call.in[3].layout && call.in[4].layout && kb_gemm_of_call(&g, &call))        /* with run-time factors */
-        source = b->product(&(cg_product_form){&g, call.out[0].layout->dtype, NULL, c->arch, c->multiprocessors, aligned,
-                                               call.in[3].layout->dtype, call.in[4].layout->dtype},
-                            launch);
+        source = b->product(&(cg_product_form){&g, call.out[0].layout->dtype, NULL, c->arch, c->multiprocessors, aligned, call.in[3].layout->dtype,
+                                               call.in[4].layout->dtype}, launch);
     else if (b)
         source = b->op(&call, c->arch, c->multiprocessors, aligned, launch);
     *none = b && !source;

@@ -139,10 +139,7 @@ static kn_status start(int device, const kb_call *c, const cg_device_form *f, bo
     for (int k = 0; k < c->n_out && s == KN_OK; k++) {
         ptrs[n++] = c->out[k].data;
         if (f->launch.zeroed)
-            s = kb_cuda_check(cuda,
-                              kb_cu()->MemsetD8Async((cu_ptr)(uintptr_t)c->out[k].data, 0, (size_t)kb_layout_span(c->out[k].layout),
-                                                     cuda->stream),
-                              "cuMemsetD8Async");
+            s = kb_cuda_check(cuda, kb_cu()->MemsetD8Async((cu_ptr)(uintptr_t)c->out[k].data, 0, (size_t)kb_layout_span(c->out[k].layout), cuda->stream), "cuMemsetD8Async");
     }
     if (s == KN_OK)
         s = kb_cuda_check(cuda, kb_cu()->MemsetD8Async((cu_ptr)(uintptr_t)word, 0, sizeof value, cuda->stream), "cuMemsetD8Async");

@@ -12,14 +12,7 @@
 
 /* ---- kernels ---------------------------------------------------------------------------------------------------------------------- */
 /* The run's surroundings. */
-typedef struct run {
-    const cg_program *p;
-    const kb_cuda *c;
-    cu_stream stream;
-    char *const *bases;
-    const int64_t *scalars;
-    const char *scalars_at;
-} run;
+typedef struct run { const cg_program *p; const kb_cuda *c; cu_stream stream; char *const *bases; const int64_t *scalars; const char *scalars_at; } run;
 
 static kn_status launch(const run *r, const cg_device_form *f, void *const *ptrs, int n_ptrs, const int64_t *scalars, int n_scalars)
 {

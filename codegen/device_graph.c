@@ -1,13 +1,13 @@
 /* device_graph.c: a program as one captured CUDA graph (.reduce_overhead).
  *
  * The second run of such a program captures its launches; later runs launch the graph. A graph holds addresses, so: inputs that were at
- * the same place on both runs (weights, caches) are used where they are, and others are copied to places of the graph's own first;
- * results are copied out of its own places into fresh memory, so that what was handed out is never overwritten; scalars are read from a
- * block that is sent when they changed. An input that moves later becomes one that is copied, and the graph is captured anew; one that
- * the program writes must stay, and runs without the graph where it doesn't.
+ * the same place on both runs (weights, caches) are used where they are, and others are copied to places of the graph's own first; results
+ * are copied out of its own places into fresh memory, so that what was handed out is never overwritten; scalars are read from a block that
+ * is sent when they changed. An input that moves later becomes one that is copied, and the graph is captured anew; one that the program
+ * writes must stay, and runs without the graph where it doesn't.
  *
- * Not captured, and run as ever: programs with operators on the host or with checks of values (both wait), and those with run-time
- * numbers in operators' own kernels. A failed capture is remembered. One run at a time.
+ * Not captured, and run as ever: programs with operators on the host or with checks of values (both wait), and those with run-time numbers
+ * in operators' own kernels. A failed capture is remembered. One run at a time.
  */
 #include "base/cuda.h"
 #include "base/error.h"

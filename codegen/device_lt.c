@@ -1,15 +1,15 @@
 /* device_lt.c: products in f16 and bf16 by cuBLASLt, where it is there and faster.
  *
- * WHOSE PRODUCT. A product is eligible when it is of f16 or bf16, one dimension of each operand is dense, the batch is one stride, and
- * the bias, if any, a vector over the columns. Which of the two makes it is decided once for its key (type, sizes, strides, bias; per
- * device) and kept for the life of the process: eager calls, compiled graphs and products with neighbours that could be joined to them
- * all follow the decision, so that they keep having the same bits. f32 products have the CPU's order, which a library doesn't keep:
- * never by cuBLASLt. KN_CUBLASLT=1 measures: both run on scratch memory, in turns, and cuBLASLt has to be a tenth faster. 2 takes it
- * wherever it has an algorithm. Products too small to matter, and what comes after a few hundred decisions, are our own.
+ * WHOSE PRODUCT. A product is eligible when it is of f16 or bf16, one dimension of each operand is dense, the batch is one stride, and the
+ * bias, if any, a vector over the columns. Which of the two makes it is decided once for its key (type, sizes, strides, bias; per device)
+ * and kept for the life of the process: eager calls, compiled graphs and products with neighbours that could be joined to them all follow
+ * the decision, so that they keep having the same bits. f32 products have the CPU's order, which a library doesn't keep: never by
+ * cuBLASLt. KN_CUBLASLT=1 measures: both run on scratch memory, in turns, and cuBLASLt has to be a tenth faster. 2 takes it wherever it
+ * has an algorithm. Products too small to matter, and what comes after a few hundred decisions, are our own.
  *
- * The library is opened at the first eligible product. Where it is missing, lacks a function, doesn't start, finds no algorithm, or
- * where a call fails, our own kernel does the work; a key of which a call failed isn't tried again. Workspace is the program's own (its
- * arena), so captured graphs may use it.
+ * The library is opened at the first eligible product. Where it is missing, lacks a function, doesn't start, finds no algorithm, or where
+ * a call fails, our own kernel does the work; a key of which a call failed isn't tried again. Workspace is the program's own (its arena),
+ * so captured graphs may use it.
  *
  * Row-major C = A B is column-major C' = B' A': the library's first operand is B. */
 #ifndef _GNU_SOURCE
@@ -129,13 +129,11 @@ static bool describe(cg_lt *x)
 {
     const key *k = &x->key;
     int32_t first = k->trans_b ? KLT_OP_T : KLT_OP_N, second = k->trans_a ? KLT_OP_T : KLT_OP_N, bias = KLT_EPILOGUE_BIAS;
-    return api.DescCreate(&x->desc, KLT_COMPUTE_F32, KLT_R_F32) == KLT_OK
-           && api.DescSet(x->desc, KLT_DESC_TRANSA, &first, sizeof first) == KLT_OK
+    return api.DescCreate(&x->desc, KLT_COMPUTE_F32, KLT_R_F32) == KLT_OK && api.DescSet(x->desc, KLT_DESC_TRANSA, &first, sizeof first) == KLT_OK
            && api.DescSet(x->desc, KLT_DESC_TRANSB, &second, sizeof second) == KLT_OK
            && (!k->has_bias || api.DescSet(x->desc, KLT_DESC_EPILOGUE, &bias, sizeof bias) == KLT_OK)
            && layout(&x->b, k, k->trans_b ? k->k : k->n, k->trans_b ? k->n : k->k, k->ldb, k->b_batch)
-           && layout(&x->a, k, k->trans_a ? k->m : k->k, k->trans_a ? k->k : k->m, k->lda, k->a_batch)
-           && layout(&x->c, k, k->n, k->m, k->ldc, k->c_batch);
+           && layout(&x->a, k, k->trans_a ? k->m : k->k, k->trans_a ? k->k : k->m, k->lda, k->a_batch) && layout(&x->c, k, k->n, k->m, k->ldc, k->c_batch);
 }
 
 static bool find_algorithm(cg_lt *x, lt_handle handle)
@@ -177,10 +175,7 @@ static bool multiply(cg_lt *x, lt_handle handle, cu_stream stream, void *const *
     float one = 1, zero = 0;
     pthread_mutex_lock(&x->lock);
     bool ok = !x->key.has_bias || api.DescSet(x->desc, KLT_DESC_BIAS_POINTER, &ptrs[3], sizeof ptrs[3]) == KLT_OK;
-    ok = ok
-         && api.Matmul(handle, x->desc, &one, ptrs[1], x->b, ptrs[0], x->a, &zero, ptrs[2], x->c, ptrs[2], x->c, &x->algo, workspace,
-                       x->workspace, stream)
-                == KLT_OK;
+    ok = ok && api.Matmul(handle, x->desc, &one, ptrs[1], x->b, ptrs[0], x->a, &zero, ptrs[2], x->c, ptrs[2], x->c, &x->algo, workspace, x->workspace, stream) == KLT_OK;
     pthread_mutex_unlock(&x->lock);
     return ok;
 }

@@ -1,8 +1,7 @@
 /* device_op.c: one operator on a device's tensors: eager there, and what has no device code.
  *
- * EAGER. An operator is a graph of one node, compiled like any other and kept, by its operator, types and words. A result that is no
- * fresh row-major tensor of the inferred dtype (an in-place operator's target) gets a second node that copies into it; both are one
- * kernel.
+ * EAGER. An operator is a graph of one node, compiled like any other and kept, by its operator, types and words. A result that is no fresh
+ * row-major tensor of the inferred dtype (an in-place operator's target) gets a second node that copies into it; both are one kernel.
  *
  * ON THE HOST. An operator without generated code is run by its eager kernel on copies of what its operands' views span, and its results
  * are copied back. It is counted by name, so that reports can say so; values and errors are eager's own.
@@ -260,8 +259,8 @@ static entry *find(const key *k, uint64_t hash)
     return NULL;
 }
 
-/* The entry for this call, made where it is missing; NULL after a failure. Entries stay to the end: past the limit a call's program is
- * its own. */
+/* The entry for this call, made where it is missing; NULL after a failure. Entries stay to the end: past the limit a call's program is its
+ * own. */
 static entry *entry_of(const kb_call *c, int64_t n_words, bool plain, bool *own)
 {
     key k;

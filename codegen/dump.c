@@ -1,5 +1,5 @@
-/* dump.c: what people see of the code generator: the text of a program, and files under KN_DUMP_DIR (a folder a graph: graph.kn, a .loop
- * a kernel, program.txt). A file that can't be written is left out: dumps never make a compilation fail.
+/* dump.c: what people see of the code generator: the text of a program, and files under KN_DUMP_DIR (a folder a graph: graph.kn, a .loop a
+ * kernel, program.txt). A file that can't be written is left out: dumps never make a compilation fail.
  */
 #include "base/error.h"
 #include "base/text.h"

@@ -197,10 +197,7 @@ static bool is_float(uint8_t t) { return t == KN_F32 || t == KN_F64; }
 /* f64 functions are the C library's on every path. */
 #define FUNCTION1(name) static uint32_t fn_##name(lp_kernel *k, uint32_t a) { return type_of(k, a) == KN_F32 ? km_##name(k, a) : call1(k, #name, a); }
 #define FUNCTION2(name) \
-    static uint32_t fn_##name(lp_kernel *k, uint32_t a, uint32_t b) \
-    { \
-        return type_of(k, a) == KN_F32 ? km_##name(k, a, b) : call2(k, #name, a, b); \
-    }
+    static uint32_t fn_##name(lp_kernel *k, uint32_t a, uint32_t b) { return type_of(k, a) == KN_F32 ? km_##name(k, a, b) : call2(k, #name, a, b); }
 /* Of which fast kernels have forms of their own */
 #define FUNCTION1_FAST(name) \
     static uint32_t fn_##name(lp_kernel *k, uint32_t a) \

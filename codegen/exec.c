@@ -1,11 +1,11 @@
 /* exec.c: running a program.
  *
  * A run builds a table of base addresses (arena, constants, scalars, inputs, outputs) on the stack and goes through the steps; each
- * pointer is a base plus an offset that planning fixed. Allocated are the outputs and one arena block, before the first step; small
- * arenas live on the stack. The program itself is never written, so any number of threads may run it at once.
+ * pointer is a base plus an offset that planning fixed. Allocated are the outputs and one arena block, before the first step; small arenas
+ * live on the stack. The program itself is never written, so any number of threads may run it at once.
  *
- * Kernels split rows, or blocks of the inner dimension, among threads when the work is worth it; pieces don't influence results. Code
- * runs under the default floating-point environment (CAPTURE 18).
+ * Kernels split rows, or blocks of the inner dimension, among threads when the work is worth it; pieces don't influence results. Code runs
+ * under the default floating-point environment (CAPTURE 18).
  */
 #include "base/error.h"
 #include "base/pool.h"

@@ -3,8 +3,8 @@
  * ORDER. A node depends on the last writer of each storage that it reads; a write depends on the last writer of its storage and on all
  * that have read it since. Inputs of one alias class are one storage here. A fresh result is the first write of its own storage.
  *
- * KIND. What can be part of a generated kernel: pointwise ops with a body, in every dtype; copies that views make; writes whose target
- * is no operand seen through another map; reductions over trailing axes, on the CPU over neighbouring axes before them too; softmax and
+ * KIND. What can be part of a generated kernel: pointwise ops with a body, in every dtype; copies that views make; writes whose target is
+ * no operand seen through another map; reductions over trailing axes, on the CPU over neighbouring axes before them too; softmax and
  * layer_norm over trailing axes; batch_norm in evaluation. The rest is CG_EAGER, empty tensors included. CG_PRODUCT is a call of the
  * matrix product or of a convolution, prepared.
  */
@@ -85,15 +85,21 @@ bool cg_recipe_of(const ir_graph *g, uint32_t node, kn_dtype math, cg_recipe *r)
 /* ---- kinds ---------------------------------------------------------------------------------------------------------------------- */
 static bool is_half(kn_dtype d) { return d == KN_F16 || d == KN_BF16; }
 
+unsigned cg_axes_mask(const kb_type *x, const int64_t *list)
+{
+    unsigned mask = 0;
+    for (int64_t i = 0; i < list[0]; i++)
+        mask |= 1u << (list[1 + i] < 0 ? list[1 + i] + x->rank : list[1 + i]);
+    return list[0] > 0 ? mask : (1u << x->rank) - 1;
+}
+
 /* The reduced part when `dims` (a word list; empty or -1: all) is a run of trailing axes of x, else 0. */
 int64_t cg_trailing(const kb_type *x, const int64_t *list)
 {
-    unsigned mask = 0;
+    unsigned mask = cg_axes_mask(x, list);
     int64_t inner = 1;
-    if (list[0] <= 0)
-        return x->rank ? cg_numel(x) : 0;
-    for (int64_t i = 0; i < list[0]; i++)
-        mask |= 1u << (list[1 + i] < 0 ? list[1 + i] + x->rank : list[1 + i]);
+    if (list[0] <= 0 && !x->rank)
+        return 0;
     for (int d = x->rank - 1; d >= 0 && (mask >> d & 1); d--) {
         inner *= x->size[d].v;
         mask &= ~(1u << d);
@@ -104,13 +110,11 @@ int64_t cg_trailing(const kb_type *x, const int64_t *list)
 /* The reduced part when it is a run of axes before the last one, and the elements after it in *cols; else 0. */
 static int64_t middle(const kb_type *x, const int64_t *list, int64_t *cols)
 {
-    unsigned mask = 0;
+    unsigned mask = cg_axes_mask(x, list);
     int64_t inner = 1;
     int d = x->rank - 1;
     if (list[0] <= 0)
         return 0;
-    for (int64_t i = 0; i < list[0]; i++)
-        mask |= 1u << (list[1 + i] < 0 ? list[1 + i] + x->rank : list[1 + i]);
     for (*cols = 1; d >= 0 && !(mask >> d & 1); d--)
         *cols *= x->size[d].v;
     if (d == x->rank - 1)
@@ -407,8 +411,8 @@ static bool add_dep(cg_facts *f, cg_fact *me, int32_t on, int32_t self)
     return KB_PUSH(&f->deps, &f->n_deps, &f->cap_deps, on);
 }
 
-/* A write to an input waits for what may fail before it: a program that fails must not have written. (A check after a write begins a
- * graph of its own: tracer/frame.c.) */
+/* A write to an input waits for what may fail before it: a program that fails must not have written. (A check after a write begins a graph
+ * of its own: tracer/frame.c.) */
 static bool order_by_checks(cg_facts *f, uint32_t at, bool write)
 {
     const ir_node *n = &f->g->nodes[at];

@@ -324,8 +324,8 @@ static bool is_row_major(const cg_space *s, const cg_access *a)
     return !a->row && a->offset == 0;
 }
 
-/* Can a kernel work on a product's rows as they are finished? It goes over the very elements that the product has, in rows as long as
- * its; it meets the product's storage at these elements only; what it writes besides is fresh. */
+/* Can a kernel work on a product's rows as they are finished? It goes over the very elements that the product has, in rows as long as its;
+ * it meets the product's storage at these elements only; what it writes besides is fresh. */
 static bool follows(const cg_facts *f, const cg_group *g, int32_t product)
 {
     const cg_fact *p = &f->node[product];

@@ -66,10 +66,10 @@ void cg_facts_fini(cg_facts *f);
 kn_status cg_infer_node(const ir_graph *g, uint32_t node, kb_infer *in, kb_type *types);  /* types: KB_MAX_IN of them */
 static inline bool cg_is_weak(const ir_graph *g, ir_ref r) { uint16_t op = ir_get(g, r)->op; return op == IR_SCALAR || op == IR_CONST; }
 int64_t cg_numel(const kb_type *t);
+unsigned cg_axes_mask(const kb_type *x, const int64_t *dims);  /* bit by axis; of an empty list or -1: all */
 int64_t cg_trailing(const kb_type *x, const int64_t *dims);     /* elements reduced to one, if these are trailing axes; else 0 */
 ir_graph *cg_concat(ir_graph *g);   /* concat.c: concatenation in place. Takes g over */
 ir_graph *cg_decompose(const ir_graph *g);  /* decompose.c: operators without code of their own, as smaller ones: a device's, and batch_norm in training. NULL: there are none */
-ir_graph *cg_again(ir_graph *g, bool fast);    /* again.c: cheap operators that several kernels read, in each of them. Takes g over */
 ir_graph *cg_axes(ir_graph *g);     /* axes.c: reductions over axes that are no neighbours, in parts. Takes g over */
 ir_graph *cg_split(ir_graph *g);    /* split.c: long rows that are reduced, in chunks. Takes g over */
 ir_graph *cg_widen(ir_graph *g);    /* widen.c: products of f16 and bf16 as conversions and f32 products. Takes g over */
@@ -140,6 +140,9 @@ typedef struct cg_groups {
     cg_group *v;        int64_t n, cap;
     int32_t *order;     int64_t n_order;    /* live groups as they run */
 } cg_groups;
+/* again.c: cheap operators that several kernels read, in each of them. Takes g over. Where it had to be grouped to tell, and stays as it is,
+ * f and gs are its groups; else they stay zero. */
+ir_graph *cg_again(ir_graph *g, bool fast, cg_facts *f, cg_groups *gs);
 
 /* chain.c: can a product take its A from the rows that the group, which follows a product, makes of that one's? And is it worth it? */
 bool cg_chain_legal(const cg_facts *f, const cg_group *g, int32_t second);
@@ -175,8 +178,7 @@ kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by
 
 /* planes.c: of neighbours in the order, which convolutions hand their planes on? Sets then and inside. */
 void cg_link_planes(const cg_facts *f, cg_groups *gs, const cg_lowered *lowered);
-/* plan.c: do two buffers of a kernel hold the same elements at the same places? Is q never loaded in a later phase than r is first
- * stored? */
+/* plan.c: do two buffers of a kernel hold the same elements at the same places? Is q never loaded in a later phase than r is first stored? */
 bool cg_same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b);
 bool cg_read_before(const lp_kernel *k, uint32_t q, uint32_t r);
 

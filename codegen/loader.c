@@ -42,10 +42,7 @@ static bool refuse(object *o, const char *why)
 
 static bool inside(uint64_t offset, uint64_t size, uint64_t whole) { return offset <= whole && size <= whole - offset; }
 
-static bool is_loaded(const object *o, uint32_t i)
-{
-    return i < (uint32_t)o->n_sections && (o->section[i].sh_flags & SHF_ALLOC) && o->section[i].sh_size;
-}
+static bool is_loaded(const object *o, uint32_t i) { return i < (uint32_t)o->n_sections && (o->section[i].sh_flags & SHF_ALLOC) && o->section[i].sh_size; }
 
 static bool read_sections(object *o)
 {
@@ -53,8 +50,8 @@ static bool read_sections(object *o)
     if (o->bytes < sizeof h)
         return refuse(o, "it is too short");
     memcpy(&h, o->at, sizeof h);
-    if (memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 || h.e_ident[EI_CLASS] != ELFCLASS64 || h.e_ident[EI_DATA] != ELFDATA2LSB
-        || h.e_type != ET_REL || h.e_machine != EM_X86_64)
+    if (memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 || h.e_ident[EI_CLASS] != ELFCLASS64 || h.e_ident[EI_DATA] != ELFDATA2LSB || h.e_type != ET_REL
+        || h.e_machine != EM_X86_64)
         return refuse(o, "it is no object for this machine");
     if (h.e_shentsize != sizeof(Elf64_Shdr) || h.e_shnum > MAX_SECTIONS
         || !inside(h.e_shoff, (uint64_t)h.e_shnum * sizeof(Elf64_Shdr), o->bytes))

@@ -176,7 +176,7 @@ static bool is_one(const lp_inst *i)
     return i->type == KN_F32 ? (uint32_t)i->imm.bits == bits : i->type == KN_F64 ? i->imm.bits == bits_d : i->imm.bits == 1;
 }
 
-static double float_const(const lp_inst *i)
+double lp_const_value(const lp_inst *i)
 {
     float f;
     double d;
@@ -201,7 +201,7 @@ static bool is_bound(const lp_kernel *k, const lp_inst *i, lp_op compare)
 static bool is_not_positive(const lp_kernel *k, uint32_t v)
 {
     const lp_inst *i = &k->insts[v];
-    if (is_bound(k, i, LP_LT) && float_const(&k->insts[i->b]) <= 0)
+    if (is_bound(k, i, LP_LT) && lp_const_value(&k->insts[i->b]) <= 0)
         i = &k->insts[i->c];
     return i->op == LP_SUB && i->imm.bits == LP_NOT_POSITIVE;
 }
@@ -215,7 +215,7 @@ uint32_t lp_emit(lp_kernel *k, lp_inst i)
         return i.a;
     if (i.op == LP_MUL && is_one(&k->insts[i.a]))
         return i.b;
-    if (is_bound(k, &i, LP_GT) && is_not_positive(k, i.c) && float_const(&k->insts[i.b]) >= 0)
+    if (is_bound(k, &i, LP_GT) && is_not_positive(k, i.c) && lp_const_value(&k->insts[i.b]) >= 0)
         return i.c;
     if (k->fast && !k->exact)
         lp_relax(k, &i);
@@ -278,8 +278,8 @@ uint64_t lp_hash(const lp_kernel *k)
 
 bool lp_same_form(const lp_kernel *a, const lp_kernel *b)
 {
-    if (a->fast != b->fast || a->n_outer != b->n_outer || huge(a) != huge(b) || a->n_insts != b->n_insts || a->n_buffers != b->n_buffers
-        || a->n_scalars != b->n_scalars || a->n_phases != b->n_phases || a->columns != b->columns)
+    if (a->fast != b->fast || a->n_outer != b->n_outer || huge(a) != huge(b) || a->n_insts != b->n_insts || a->n_buffers != b->n_buffers || a->n_scalars != b->n_scalars
+        || a->n_phases != b->n_phases || a->columns != b->columns)
         return false;
     for (int64_t i = 0; i < a->n_buffers; i++)
         if (lp_buffer_form(a, i) != lp_buffer_form(b, i) || a->buffers[i].offset != b->buffers[i].offset)
@@ -386,17 +386,7 @@ static kn_status check_types(const lp_kernel *k, int64_t at)
     case LP_RCP: case LP_RSQRT:
         return a == KN_F32 && i->type == KN_F32 && k->fast ? KN_OK : bad(k, at, "approximations are of f32, in fast kernels");
     case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RINT: case LP_FLOOR:
-    case LP_CEIL:
-    case LP_TRUNC:
-    case LP_COPYSIGN:
-    case LP_LT:
-    case LP_LE:
-    case LP_GT:
-    case LP_GE:
-    case LP_EQ:
-    case LP_NE:
-    case LP_AND:
-    case LP_OR:
+    case LP_CEIL: case LP_TRUNC: case LP_COPYSIGN: case LP_LT: case LP_LE: case LP_GT: case LP_GE: case LP_EQ: case LP_NE: case LP_AND: case LP_OR:
     case LP_XOR: case LP_SHL: case LP_SHR: case LP_USHR: case LP_CALL1: case LP_CALL2: case LP_CONST: case LP_SCALAR: case LP_SIZE:
     case LP_INDEX: case LP_OP_COUNT:
         break;

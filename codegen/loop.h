@@ -1,24 +1,25 @@
-/* loop.h: the loop IR that every backend reads. One kernel is a nest: parallel outer dimensions ("rows"), one inner dimension, and a
- * list of PHASES run one after another for each row.
+/* loop.h: the loop IR that every backend reads. One kernel is a nest: parallel outer dimensions ("rows"), one inner dimension, and a list
+ * of PHASES run one after another for each row.
  *
  *   for each row (outer coordinates):
  *       phase 0: for i in inner: map instructions …, reduce …        (LP_MAP)
  *       phase 1: row instructions, once                              (LP_ROW)
  *       phase 2: for i in inner: …
  *
- * VALUES. An instruction's result is an element value (LP_MAP, differs along the row) or a row value (uniform: LP_ROW instructions,
- * CONST, SCALAR, REDUCE). Element values may be used in their own phase only; row values in their own LP_ROW phase after their
- * definition and in all later phases (a REDUCE's only after its phase). What a later phase needs again is computed again or stored to a
- * buffer and loaded: a LOAD sees STOREs of earlier phases of the same row. REDUCE follows CAPTURE 15 over the inner dimension: chunks of
- * 4,096; 32 lanes; a lane starts with its first element; folds 16, 8, 4, 2, 1; chunks in order.
+ * VALUES. An instruction's result is an element value (LP_MAP, differs along the row) or a row value (uniform: LP_ROW instructions, CONST,
+ * SCALAR, REDUCE). Element values may be used in their own phase only; row values in their own LP_ROW phase after their definition and in
+ * all later phases (a REDUCE's only after its phase). What a later phase needs again is computed again or stored to a buffer and loaded: a
+ * LOAD sees STOREs of earlier phases of the same row.
+ * REDUCE follows CAPTURE 15 over the inner dimension: chunks of 4,096; 32 lanes; a lane starts with its first element; folds 16, 8, 4, 2,
+ * 1; chunks in order.
  *
- * COLUMNS. Where k->columns is set, the last outer dimension lies closer in memory than the inner one: a reduction over leading or
- * middle axes. Machine code then goes along the columns side by side, a piece of some hundred at a time, phase after phase; row values
- * are one a column. Nothing else differs but REDUCE, which follows CAPTURE 15 for other axes: element after element in blocks of 256,
- * blocks in order.
+ * COLUMNS. Where k->columns is set, the last outer dimension lies closer in memory than the inner one: a reduction over leading or middle
+ * axes. Machine code then goes along the columns side by side, a piece of some hundred at a time, phase after phase; row values are one a
+ * column. Nothing else differs but REDUCE, which follows CAPTURE 15 for other axes: element after element in blocks of 256, blocks in
+ * order.
  *
- * BUFFERS. Element (o, i) of buffer b is at byte base + (offset + sum o[d]*stride[d] + i*inner_stride) * elem. Two buffers of a kernel
- * may be the same memory only where the loads and stores of the kernel are at the same coordinates (in place), never at different ones.
+ * BUFFERS. Element (o, i) of buffer b is at byte base + (offset + sum o[d]*stride[d] + i*inner_stride) * elem. Two buffers of a kernel may
+ * be the same memory only where the loads and stores of the kernel are at the same coordinates (in place), never at different ones.
  *
  * SIZES. Machine code takes outer sizes and strides at run time, from the SHAPE that lp_shape writes. It may hold: the number of
  * dimensions, which outer strides are zero, whether an inner stride (of columns: the last outer one) is 0, 1 or another, buffer offsets,
@@ -107,12 +108,12 @@ typedef struct lp_kernel {
 lp_kernel *lp_new(const char *name);
 void lp_free(lp_kernel *k);
 void lp_close(lp_kernel *k);                    /* no more instructions come: gives back what only emitting needs */
-/* Both closed, of the same form and one thread's: k gives its instructions up for like's. False, and nothing has changed: memory is
- * short. */
+/* Both closed, of the same form and one thread's: k gives its instructions up for like's. False, and nothing has changed: memory is short. */
 bool lp_share_insts(lp_kernel *k, lp_kernel *like);
 kn_status lp_open_phase(lp_kernel *k, lp_phase_kind kind);      /* what is emitted from here on belongs to it */
 /* INDEX numbers dimensions from the outermost; the inner one is n_outer. A phase loads before it stores to the same memory. */
 uint32_t lp_emit(lp_kernel *k, lp_inst i);      /* value-numbers pure instructions of the same phase (row values: of the kernel); UINT32_MAX when memory is short */
+double lp_const_value(const lp_inst *i);        /* of an f32 or f64 constant */
 void lp_relax(lp_kernel *k, lp_inst *i);        /* relax.c: in a fast kernel, the instruction that does for *i */
 char *lp_print(const lp_kernel *k);             /* for dumps; kb_free it */
 uint64_t lp_hash(const lp_kernel *k);
@@ -146,8 +147,8 @@ extern const char *const lp_op_names[LP_OP_COUNT];
 extern const uint8_t lp_op_operands[LP_OP_COUNT];       /* how many values it takes: a, b, c in this order */
 bool lp_is_row_value(const lp_kernel *k, uint32_t i);   /* uniform along the row and visible to later phases */
 
-/* Machine code of a kernel: rows [row0, row1) of the flattened outer dimensions, inner elements [i0, i1) (a kernel with reductions or
- * more than one phase is always given the whole inner dimension). ptrs: one a buffer; scalars: 8-byte values; shape: see lp_shape. */
+/* Machine code of a kernel: rows [row0, row1) of the flattened outer dimensions, inner elements [i0, i1) (a kernel with reductions or more
+ * than one phase is always given the whole inner dimension). ptrs: one a buffer; scalars: 8-byte values; shape: see lp_shape. */
 typedef void (*lp_fn)(void *const *ptrs, const int64_t *scalars, const int64_t *shape, int64_t row0, int64_t row1, int64_t i0, int64_t i1);
 
 /* The definition in plain C, element by element, slow: the oracle for backends. */

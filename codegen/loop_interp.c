@@ -1,7 +1,7 @@
 /* loop_interp.c: a kernel run element by element in plain C: the definition that backends are tested against.
  *
- * Values are 8-byte unions in an array by instruction. Reductions keep CAPTURE 15's state: 32 lanes of the current chunk of 4,096, and
- * the total of the chunks before. Maxima go in order: the first extremum wins, so that the sign of a zero result is that of the first.
+ * Values are 8-byte unions in an array by instruction. Reductions keep CAPTURE 15's state: 32 lanes of the current chunk of 4,096, and the
+ * total of the chunks before. Maxima go in order: the first extremum wins, so that the sign of a zero result is that of the first.
  */
 #include "codegen/loop.h"
 #include "base/error.h"
@@ -105,13 +105,8 @@ static cell arith(lp_op op, uint8_t t, cell a, cell b, cell c)
     return r;
 }
 
-#define COMPARE(x, y) \
-    (op == LP_LT   ? (x) < (y) \
-     : op == LP_LE ? (x) <= (y) \
-     : op == LP_GT ? (x) > (y) \
-     : op == LP_GE ? (x) >= (y) \
-     : op == LP_EQ ? (x) == (y) \
-                   : (x) != (y))
+#define COMPARE(x, y)                                                                                                              \
+    (op == LP_LT ? (x) < (y) : op == LP_LE ? (x) <= (y) : op == LP_GT ? (x) > (y) : op == LP_GE ? (x) >= (y) : op == LP_EQ ? (x) == (y) : (x) != (y))
 static bool compare(lp_op op, uint8_t t, cell a, cell b)
 {
     if (t == KN_F32) return COMPARE(a.f, b.f);
@@ -312,18 +307,7 @@ static cell step(run *r, int64_t at, int64_t i)
     cell a = operands > 0 ? r->v[n->a] : z, b = operands > 1 ? r->v[n->b] : z, c = operands > 2 ? r->v[n->c] : z, out = z;
     uint8_t ta = operands > 0 ? r->k->insts[n->a].type : n->type;
     switch ((lp_op)n->op) {
-    case LP_ADD:
-    case LP_SUB:
-    case LP_MUL:
-    case LP_DIV:
-    case LP_FMA:
-    case LP_NEG:
-    case LP_ABS:
-    case LP_SQRT:
-    case LP_RCP:
-    case LP_RSQRT:
-    case LP_RINT:
-    case LP_FLOOR:
+    case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RCP: case LP_RSQRT: case LP_RINT: case LP_FLOOR:
     case LP_CEIL: case LP_TRUNC: case LP_COPYSIGN: case LP_AND: case LP_OR: case LP_XOR: case LP_SHL: case LP_SHR: case LP_USHR:
         return arith((lp_op)n->op, n->type, a, b, c);
     case LP_LT: case LP_LE: case LP_GT: case LP_GE: case LP_EQ: case LP_NE:
@@ -339,9 +323,7 @@ static cell step(run *r, int64_t at, int64_t i)
     case LP_CALL1: case LP_CALL2: return call(n->imm.name, a, b);
     case LP_CONST: out.bits = n->imm.bits; return out;
     case LP_SCALAR: return scalar(r, n);
-    case LP_SIZE:
-        out.l = r->k->inner.size > (int64_t)n->imm.bits ? r->k->inner.size - (int64_t)n->imm.bits : 0;
-        return convert(KN_I64, n->type, out);
+    case LP_SIZE: out.l = r->k->inner.size > (int64_t)n->imm.bits ? r->k->inner.size - (int64_t)n->imm.bits : 0; return convert(KN_I64, n->type, out);
     case LP_INDEX: out.l = (int)n->a < r->k->n_outer ? r->at[n->a] : i; return out;
     case LP_LOAD: memcpy(&out, address(r, n->a, i), kb_dtype_bytes((kn_dtype)n->type)); return out;
     case LP_STORE: memcpy(address(r, n->b, i), &a, kb_dtype_bytes((kn_dtype)n->type)); return out;

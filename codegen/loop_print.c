@@ -23,11 +23,7 @@ static void print_const(kb_text *t, const lp_inst *i)
         kb_put(t, " %.9g", (double)f);
     } else {
         uint64_t u = i->imm.bits;
-        kb_put(t, " %lld",
-               i->type == KN_I32   ? (long long)(int32_t)u
-               : i->type == KN_I16 ? (int16_t)u
-               : i->type == KN_I8  ? (int8_t)u
-                                   : (long long)u);
+        kb_put(t, " %lld", i->type == KN_I32 ? (long long)(int32_t)u : i->type == KN_I16 ? (int16_t)u : i->type == KN_I8 ? (int8_t)u : (long long)u);
     }
 }
 
@@ -62,12 +58,11 @@ char *lp_print(const lp_kernel *k)
     kb_put(&t, "kernel %s rows [", k->name);
     for (int d = 0; d < k->n_outer; d++)
         kb_put(&t, "%s%lld", d ? ", " : "", (long long)k->outer[d].size);
-    kb_put(&t, "] inner %lld%s%s scalars %d\n", (long long)k->inner.size, k->inner.sym ? " (run time)" : "", k->columns ? " columns" : "",
-           k->n_scalars);
+    kb_put(&t, "] inner %lld%s%s scalars %d\n", (long long)k->inner.size, k->inner.sym ? " (run time)" : "", k->columns ? " columns" : "", k->n_scalars);
     for (int64_t b = 0; b < k->n_buffers; b++) {
         const lp_buffer *f = &k->buffers[b];
-        kb_put(&t, "  b%lld: %s%s%s%s%s offset %lld strides [", (long long)b, kb_dtypes[f->dtype].name, f->read ? " read" : "",
-               f->written ? " written" : "", f->streaming ? " streaming" : "", f->ahead ? " ahead" : "", (long long)f->offset);
+        kb_put(&t, "  b%lld: %s%s%s%s%s offset %lld strides [", (long long)b, kb_dtypes[f->dtype].name, f->read ? " read" : "", f->written ? " written" : "",
+            f->streaming ? " streaming" : "", f->ahead ? " ahead" : "", (long long)f->offset);
         for (int d = 0; d < k->n_outer; d++)
             kb_put(&t, "%s%lld", d ? ", " : "", (long long)f->stride[d]);
         kb_put(&t, "] inner %lld\n", (long long)f->inner_stride);

@@ -1,9 +1,9 @@
 /* lower.c: a group to a kernel of the loop IR.
  *
  * Cells (cells.h) are laid out in passes by their time: row values of time t in a row phase, then one pass along the row. A value that a
- * later pass needs again is computed again when that is cheap; else it is SPILLED: kept in its own output buffer or in a scratch row
- * that belongs to the worker. Where the row is long a result that comes later lends its place instead (softmax: the exponentials stand
- * where the quotients will), so that memory stays what eager needs.
+ * later pass needs again is computed again when that is cheap; else it is SPILLED: kept in its own output buffer or in a scratch row that
+ * belongs to the worker. Where the row is long a result that comes later lends its place instead (softmax: the exponentials stand where
+ * the quotients will), so that memory stays what eager needs.
  *
  * Where a kernel both loads and stores a storage (writes in place), the store is LATE: in the last pass, after every load of it. All
  * stores of a phase come after its loads.
@@ -11,6 +11,7 @@
 #include "base/cpu.h"
 #include "base/device.h"
 #include "base/error.h"
+#include "base/env.h"
 #include "codegen/cells.h"
 #include <stddef.h>
 #include <stdio.h>
@@ -39,10 +40,7 @@ static int again_cost(const cg_cells *c, int i, int limit)
     return cost;
 }
 
-static bool on_demand(const cg_cell *v)
-{
-    return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD || v->kind == CELL_PLACE;
-}
+static bool on_demand(const cg_cell *v) { return v->kind == CELL_CONST || v->kind == CELL_SCALAR || v->kind == CELL_SIZE || v->kind == CELL_LOAD || v->kind == CELL_PLACE; }
 
 static int64_t last_cache(void)
 {
@@ -57,14 +55,17 @@ static int64_t last_cache(void)
 }
 
 /* Does a result go around the caches? Where it fills the last one by half (virtual machines report a whole host's), and from 32 MB on;
- * from 16 MB on where no later step reads it. Measured with rows of 16 MB, fetched ahead: stored around the caches they take 0.63 of the
- * time where other work swept these, 1.04 to 1.09 where the calls follow each other, and 1.35 with a reader that comes next, which is
- * then another program's. */
+ * from 16 MB on where no later step reads it: that is faster where other work sweeps the caches between calls, and slower where a call
+ * follows at once, or another program reads the result next. KN_STREAM_MB decides otherwise; `bench softmax`, with and without --alone,
+ * shows both sides. */
 static bool is_large(const lowering *l, int buffer, int64_t bytes)
 {
     const cg_facts *f = l->c.f;
     uint32_t root = l->c.access[buffer].root;
     int64_t limit = 16 << 20, l3 = last_cache();
+    int asked = kb_env_int(KB_ENV_KN_STREAM_MB);
+    if (asked > 0)
+        return bytes >= (int64_t)asked << 20;
     for (int32_t at = root == UINT32_MAX ? -1 : f->reads[root]; at >= 0; at = f->next_read[at])
         if (f->node[f->reader[at]].group != f->node[l->c.group->nodes[0]].group)
             limit = 32 << 20;
@@ -446,10 +447,7 @@ static void finish(lowering *l, cg_lowered *out)
     for (int64_t i = 0; i < k->n_insts; i++) {
         lp_op op = (lp_op)k->insts[i].op;
         if (k->phases[k->insts[i].phase].kind == LP_MAP)
-            out->cost += op == LP_CALL1 || op == LP_CALL2                 ? 60
-                         : op == LP_DIV || op == LP_QUOT || op == LP_SQRT ? 4
-                         : op == LP_CONST || op == LP_SIZE                ? 0
-                                                                          : 1;
+            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_QUOT || op == LP_SQRT ? 4 : op == LP_CONST || op == LP_SIZE ? 0 : 1;
     }
     out->k = k;
     lp_close(k);

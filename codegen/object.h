@@ -1,5 +1,5 @@
-/* object.h: machine code of kernels: ELF objects as the code generator emits them, loaded into memory (loader.c), kept on disk
- * (cache.c), shown to debuggers and profilers (sight.c). None of it needs LLVM.
+/* object.h: machine code of kernels: ELF objects as the code generator emits them, loaded into memory (loader.c), kept on disk (cache.c),
+ * shown to debuggers and profilers (sight.c). None of it needs LLVM.
  */
 #ifndef CG_OBJECT_H
 #define CG_OBJECT_H
@@ -10,7 +10,8 @@
 typedef struct cg_code cg_code;                 /* loaded machine code of one kernel */
 
 /* Loads an object (copied) whose one global function is the kernel. `name`, for people, is what debuggers and profilers show. NULL after
- * kb_fail: an object that isn't exactly of the form that the code generator emits is refused; any bytes may be given. */
+ * kb_fail:
+ * an object that isn't exactly of the form that the code generator emits is refused; any bytes may be given. */
 cg_code *cg_code_load(const void *object, size_t bytes, const char *name, lp_fn *fn);
 void cg_code_release(cg_code *code);            /* NULL: nothing; nobody may be running it */
 size_t cg_code_bytes(const cg_code *code);      /* of its sections in memory */

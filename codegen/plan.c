@@ -311,8 +311,7 @@ static void plan_memory(planner *pl)
         if (g->second >= 0)
             place_between(pl, g, w);
         for (int32_t i = pl->born[s]; i >= 0; i = pl->lives[i].next)
-            if (!pl->lives[i].slot && !(pl->shares != UINT32_MAX && (uint32_t)i == c)
-                && (!g->fused || linked || !take_over(pl, g, w, (uint32_t)i, s)))
+            if (!pl->lives[i].slot && !(pl->shares != UINT32_MAX && (uint32_t)i == c) && (!g->fused || linked || !take_over(pl, g, w, (uint32_t)i, s)))
                 place_block(pl, (uint32_t)i);
         if (pl->shares != UINT32_MAX) {
             pl->lives[c].slot = pl->lives[pl->shares].slot;
@@ -533,8 +532,8 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------------------------ */
-/* The input that a product's B is, all of the time: a weight. -1 where it is none, or the graph writes it, or it has a form for each
- * item of a batch. */
+/* The input that a product's B is, all of the time: a weight. -1 where it is none, or the graph writes it, or it has a form for each item
+ * of a batch. */
 static int32_t weight_of(const planner *pl, const cg_product *r, ir_ref b, cg_place at)
 {
     if (pl->p->device || !is_input(pl->p, at) || (!r->is_conv && r->gemm.n < 2))

@@ -16,16 +16,6 @@
 
 static const lp_inst *at(const lp_kernel *k, uint32_t i) { return &k->insts[i]; }
 
-static double constant(const lp_inst *i)
-{
-    float f;
-    double d;
-    uint32_t bits = (uint32_t)i->imm.bits;
-    memcpy(&f, &bits, sizeof f);
-    memcpy(&d, &i->imm.bits, sizeof d);
-    return i->type == KN_F32 ? (double)f : d;
-}
-
 static bool is_constant(const lp_kernel *k, uint32_t i) { return at(k, i)->op == LP_CONST; }
 static bool normal(uint8_t type, double v) { return type == KN_F32 ? isnormal((float)v) : isnormal(v); }
 
@@ -48,7 +38,7 @@ static void relax_quotient(lp_kernel *k, lp_inst *i)
 {
     const lp_inst *d = at(k, i->b);
     if (d->op == LP_CONST) {
-        double c = constant(d), inverse = i->type == KN_F32 ? (double)(1.0f / (float)c) : 1 / c;
+        double c = lp_const_value(d), inverse = i->type == KN_F32 ? (double)(1.0f / (float)c) : 1 / c;
         uint32_t r = normal(i->type, c) && normal(i->type, inverse) ? cg_const(k, i->type, inverse) : CG_BAD;
         if (r != CG_BAD)
             *i = (lp_inst){.op = LP_MUL, .type = i->type, .a = i->a, .b = r};
@@ -78,8 +68,8 @@ static void relax_product(lp_kernel *k, lp_inst *i)
     uint32_t d = is_constant(k, at(k, p)->b) ? at(k, p)->b : at(k, p)->a, x = d == at(k, p)->b ? at(k, p)->a : at(k, p)->b;
     if (!is_constant(k, d) || is_constant(k, x))
         return;
-    double both = constant(at(k, c)) * constant(at(k, d));
-    uint32_t r = normal(i->type, constant(at(k, c))) && normal(i->type, both) ? cg_const(k, i->type, both) : CG_BAD;
+    double both = lp_const_value(at(k, c)) * lp_const_value(at(k, d));
+    uint32_t r = normal(i->type, lp_const_value(at(k, c))) && normal(i->type, both) ? cg_const(k, i->type, both) : CG_BAD;
     if (r != CG_BAD)
         *i = (lp_inst){.op = LP_MUL, .type = i->type, .a = x, .b = r};
 }

@@ -1,8 +1,8 @@
 /* sight.c: generated code where tools can see it.
  *
  * KN_GDB=1: each kernel is registered through gdb's JIT interface: a small ELF file in memory with one section and one symbol, so that
- * backtraces and breakpoints show "k3_layer_norm_add_model_c_41". Code keeps frame pointers, so the frames below are found. The two
- * names below are gdb's, and gdb finds them in the symbol table (hidden ones too, but not in a stripped library).
+ * backtraces and breakpoints show "k3_layer_norm_add_model_c_41". Code keeps frame pointers, so the frames below are found. The two names
+ * below are gdb's, and gdb finds them in the symbol table (hidden ones too, but not in a stripped library).
  *
  * KN_PERF_MAP=1: /tmp/perf-PID.map gets a line a kernel, "address size name" in hexadecimal, which `perf report` reads. Lines are never
  * taken back: an address that is used again has the newest name. A file there that isn't ours is left alone.
@@ -52,39 +52,19 @@ static void fill_image(image *m, const void *code, size_t bytes, size_t names)
 {
     static const char section_names[] = "\0.text\0.symtab\0.strtab\0.shstrtab";
     uint64_t text = sizeof *m, strings = text + bytes, own = strings + names;
-    *m = (image){.file = {.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT},
-                          .e_type = ET_EXEC,
-                          .e_machine = EM_X86_64,
-                          .e_version = EV_CURRENT,
-                          .e_shoff = offsetof(image, section),
-                          .e_ehsize = sizeof m->file,
-                          .e_shentsize = sizeof m->section[0],
-                          .e_shnum = 5,
-                          .e_shstrndx = 4},
-                 .section = {{0},
-                             {.sh_name = 1,
-                              .sh_type = SHT_PROGBITS,
-                              .sh_flags = SHF_ALLOC | SHF_EXECINSTR,
-                              .sh_addr = (uint64_t)(uintptr_t)code,
-                              .sh_offset = text,
-                              .sh_size = bytes,
-                              .sh_addralign = 16},
-                             {.sh_name = 7,
-                              .sh_type = SHT_SYMTAB,
-                              .sh_offset = offsetof(image, symbol),
-                              .sh_size = sizeof m->symbol,
-                              .sh_link = 3,
-                              .sh_info = 1,
-                              .sh_addralign = 8,
-                              .sh_entsize = sizeof m->symbol[0]},
-                             {.sh_name = 15, .sh_type = SHT_STRTAB, .sh_offset = strings, .sh_size = names, .sh_addralign = 1},
-                             {.sh_name = 23, .sh_type = SHT_STRTAB, .sh_offset = own, .sh_size = sizeof section_names, .sh_addralign = 1}},
-                 .symbol = {{0},
-                            {.st_name = 1,
-                             .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
-                             .st_shndx = 1,
-                             .st_value = (uint64_t)(uintptr_t)code,
-                             .st_size = bytes}}};
+    *m = (image){
+        .file = {.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT}, .e_type = ET_EXEC, .e_machine = EM_X86_64,
+            .e_version = EV_CURRENT, .e_shoff = offsetof(image, section), .e_ehsize = sizeof m->file, .e_shentsize = sizeof m->section[0], .e_shnum = 5,
+            .e_shstrndx = 4},
+        .section = {{0},
+            {.sh_name = 1, .sh_type = SHT_PROGBITS, .sh_flags = SHF_ALLOC | SHF_EXECINSTR, .sh_addr = (uint64_t)(uintptr_t)code, .sh_offset = text,
+                .sh_size = bytes, .sh_addralign = 16},
+            {.sh_name = 7, .sh_type = SHT_SYMTAB, .sh_offset = offsetof(image, symbol), .sh_size = sizeof m->symbol, .sh_link = 3, .sh_info = 1,
+                .sh_addralign = 8, .sh_entsize = sizeof m->symbol[0]},
+            {.sh_name = 15, .sh_type = SHT_STRTAB, .sh_offset = strings, .sh_size = names, .sh_addralign = 1},
+            {.sh_name = 23, .sh_type = SHT_STRTAB, .sh_offset = own, .sh_size = sizeof section_names, .sh_addralign = 1}},
+        .symbol = {{0},
+            {.st_name = 1, .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), .st_shndx = 1, .st_value = (uint64_t)(uintptr_t)code, .st_size = bytes}}};
     memcpy((char *)m + text, code, bytes);
     memcpy((char *)m + own, section_names, sizeof section_names);
 }

@@ -3,8 +3,8 @@
  *
  * For products, alone or second of a chain, and attention: what they can write is rows with elements side by side, any strides over the
  * rest. The copy must be the only reader of a fresh result, take all of it, and be alone in its group. A copy enumerates its operand's
- * shape row-major, so the place of the operator's element follows from the view: each of the operator's dimensions must lie within one
- * of the view's.
+ * shape row-major, so the place of the operator's element follows from the view: each of the operator's dimensions must lie within one of
+ * the view's.
  */
 #include "codegen/internal.h"
 

@@ -1,9 +1,9 @@
 /* space.c: the iteration space of a group and the affine maps of what its members touch.
  *
  * A space is a row-major range of `numel` points. Members may give it different shapes ([8, 128, 64] and [1024, 64]): it is cut wherever
- * any of them has a boundary, and each member's strides are spread over the cuts. With reductions the last `inner` points of each row
- * are one cut; members of numel / inner points are computed once a row. Where a reduction is over leading or middle axes, the reduced
- * part is followed by columns, and these members once a column.
+ * any of them has a boundary, and each member's strides are spread over the cuts. With reductions the last `inner` points of each row are
+ * one cut; members of numel / inner points are computed once a row. Where a reduction is over leading or middle axes, the reduced part is
+ * followed by columns, and these members once a column.
  *
  * Refused (false): shapes whose boundaries don't nest, as [2, 3] and [3, 2]; two lengths of rows; more than CG_MAX_DIMS dimensions.
  */

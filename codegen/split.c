@@ -1,8 +1,8 @@
 /* split.c: a long row that is reduced to one value, cut into chunks.
  *
- * A kernel's row is one thread's, so reductions of a few long rows (a loss, a norm of all weights) would run alone or stay eager, and
- * what makes their operand would be written to memory. The canonical order (CAPTURE 15) has chunks of 4,096 elements, their totals taken
- * in order: so the row becomes rows of one chunk each, whose reduction takes its producers along and is shared among threads, and their
+ * A kernel's row is one thread's, so reductions of a few long rows (a loss, a norm of all weights) would run alone or stay eager, and what
+ * makes their operand would be written to memory. The canonical order (CAPTURE 15) has chunks of 4,096 elements, their totals taken in
+ * order: so the row becomes rows of one chunk each, whose reduction takes its producers along and is shared among threads, and their
  * totals are summed by a cumulative sum, which is that order. Maxima of maxima are maxima: the first of equals, the first NaN.
  *
  * Only whole chunks, of f32 and f64, of operands that lie row-major; a result that is written in place later stays.
@@ -28,10 +28,7 @@ static int64_t row_of(const ir_graph *g, uint32_t node)
     return inner > LONG && inner % CHUNK == 0 && all / inner < FEW ? inner : 0;
 }
 
-static ir_ref emit_one(ir_graph *to, kb_opcode op, ir_ref x, int n_words, const int64_t *words)
-{
-    return ir_emit(to, op, 1, &x, n_words, words);
-}
+static ir_ref emit_one(ir_graph *to, kb_opcode op, ir_ref x, int n_words, const int64_t *words) { return ir_emit(to, op, 1, &x, n_words, words); }
 
 static ir_ref split(ir_graph *to, const ir_graph *g, uint32_t node, int64_t row, ir_ref x)
 {

@@ -1,16 +1,16 @@
 /* tiers.c: better code for kernels that got quick code first.
  *
- * WHEN. A graph whose new kernels would keep the code generator busy for longer than KN_QUICK_MS (estimated; code.c) is generated
- * quickly first: a third of the time, code that is as fast for pointwise work and up to half as fast for reductions (ARCHITECTURE.md has
- * the figures). Its kernels then wait here, and a thread of its own, at lower priority, generates each as it would have been from the
- * start. Small graphs, which most are, never come here.
+ * WHEN. A graph whose new kernels would keep the code generator busy for longer than KN_QUICK_MS (estimated; code.c) is generated quickly
+ * first: a third of the time, code that is as fast for pointwise work and up to half as fast for reductions (ARCHITECTURE.md has the
+ * figures). Its kernels then wait here, and a thread of its own, at lower priority, generates each as it would have been from the start.
+ * Small graphs, which most are, never come here.
  *
- * WHAT HOLDS. Both codes come from the same loop IR and have the same bits, so a program may go on with some kernels of either. Who
- * waits is counted as a user, so that its kernel stays. Quick code stays in memory beside the better one, since somebody may be in it,
- * until the kernel is dropped. Only better code goes to the object cache.
+ * WHAT HOLDS. Both codes come from the same loop IR and have the same bits, so a program may go on with some kernels of either. Who waits
+ * is counted as a user, so that its kernel stays. Quick code stays in memory beside the better one, since somebody may be in it, until the
+ * kernel is dropped. Only better code goes to the object cache.
  *
- * A fork pauses the thread; the child starts another one when it next runs a program that waits. At the process's end, and in
- * cg_shutdown, what waits is dropped.
+ * A fork pauses the thread; the child starts another one when it next runs a program that waits. At the process's end, and in cg_shutdown,
+ * what waits is dropped.
  */
 #include "base/error.h"
 #include "base/profile.h"

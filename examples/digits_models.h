@@ -127,8 +127,9 @@ static kn_tensor *cnn_forward(Cnn *self, kn_tensor *x)
     return kn_call(self->head, kn_flatten(kn_adaptive_avg_pool2d(h, KN_SHAPE(1, 1)), 1, -1));
 }
 
-static const kn_field cnn_fields[] = {KN_CHILD(Cnn, conv1), KN_CHILD(Cnn, bn1),  KN_CHILD(Cnn, res), KN_CHILD(Cnn, conv2),
-                                      KN_CHILD(Cnn, bn2),   KN_CHILD(Cnn, head), KN_FIELDS_END};
+static const kn_field cnn_fields[] = {
+    KN_CHILD(Cnn, conv1), KN_CHILD(Cnn, bn1), KN_CHILD(Cnn, res), KN_CHILD(Cnn, conv2), KN_CHILD(Cnn, bn2), KN_CHILD(Cnn, head), KN_FIELDS_END
+};
 KN_DEFINE_CLASS(cnn_class, Cnn, cnn_forward, cnn_fields, tensor, (tensor));
 
 static inline kn_module *cnn_new(void)
@@ -177,17 +178,17 @@ static kn_tensor *transformer_forward(Transformer *self, kn_tensor *src, kn_tens
     return kn_call(self->classifier, kn_select(x, 0, 0));
 }
 
-static const kn_field transformer_fields[] = {KN_CHILD(Transformer, embedding),   KN_CHILD(Transformer, pos_encoder),
-                                              KN_CHILD(Transformer, transformer), KN_CHILD(Transformer, classifier),
-                                              KN_ATTR(Transformer, scale),        KN_FIELDS_END};
+static const kn_field transformer_fields[] = {
+    KN_CHILD(Transformer, embedding), KN_CHILD(Transformer, pos_encoder), KN_CHILD(Transformer, transformer), KN_CHILD(Transformer, classifier),
+    KN_ATTR(Transformer, scale), KN_FIELDS_END
+};
 KN_DEFINE_CLASS(transformer_class, Transformer, transformer_forward, transformer_fields, tensor, (tensor, optional, optional));
 
 static inline kn_module *transformer_new(void)
 {
     return KN_BASE(kn_new(Transformer, &transformer_class, .scale = sqrt(48), .embedding = kn_nn_embedding(82, 48),
-                          .pos_encoder = positional_encoding_new(48),
-                          .transformer = kn_nn_transformer_encoder(48, 4, 2, .dim_feedforward = 128, .dropout = 0.05),
-                          .classifier = kn_nn_linear(48, 10)));
+        .pos_encoder = positional_encoding_new(48), .transformer = kn_nn_transformer_encoder(48, 4, 2, .dim_feedforward = 128, .dropout = 0.05),
+        .classifier = kn_nn_linear(48, 10)));
 }
 
 /* ---- moe: x (1, 64), one image a call; the gate's two best experts are read on the host --------------------------------------------------- */

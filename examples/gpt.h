@@ -16,8 +16,9 @@ static kn_tensor *gpt_attention_forward(GptAttention *self, kn_tensor *x)
     return kn_call(self->drop, kn_call(self->c_proj, kn_reshape(kn_transpose(y, 1, 2), KN_SHAPE(b, t, d))));
 }
 
-static const kn_field gpt_attention_fields[] = {KN_CHILD(GptAttention, c_attn), KN_CHILD(GptAttention, c_proj),
-                                                KN_CHILD(GptAttention, drop), KN_ATTR(GptAttention, heads), KN_FIELDS_END};
+static const kn_field gpt_attention_fields[] = {
+    KN_CHILD(GptAttention, c_attn), KN_CHILD(GptAttention, c_proj), KN_CHILD(GptAttention, drop), KN_ATTR(GptAttention, heads), KN_FIELDS_END
+};
 KN_DEFINE_CLASS(gpt_attention_class, GptAttention, gpt_attention_forward, gpt_attention_fields, tensor, (tensor));
 
 typedef struct GptBlock { kn_module base; kn_module *ln_1, *attn, *ln_2, *mlp; } GptBlock;
@@ -79,9 +80,10 @@ static kn_tensor *gpt_decoder_forward(GptDecoder *self, kn_tensor *x)
     return kn_add(x, kn_call(self->mlp, kn_call(self->ln_2, x)));
 }
 
-static const kn_field gpt_decoder_fields[] = {KN_CHILD(GptDecoder, c_attn), KN_CHILD(GptDecoder, c_proj), KN_CHILD(GptDecoder, ln_1),
-                                              KN_CHILD(GptDecoder, ln_2),   KN_CHILD(GptDecoder, mlp),    KN_ATTR(GptDecoder, heads),
-                                              KN_BUFFER(GptDecoder, k),     KN_BUFFER(GptDecoder, v),     KN_FIELDS_END};
+static const kn_field gpt_decoder_fields[] = {
+    KN_CHILD(GptDecoder, c_attn), KN_CHILD(GptDecoder, c_proj), KN_CHILD(GptDecoder, ln_1), KN_CHILD(GptDecoder, ln_2), KN_CHILD(GptDecoder, mlp),
+    KN_ATTR(GptDecoder, heads), KN_BUFFER(GptDecoder, k), KN_BUFFER(GptDecoder, v), KN_FIELDS_END
+};
 KN_DEFINE_CLASS(gpt_decoder_class, GptDecoder, gpt_decoder_forward, gpt_decoder_fields, tensor, (tensor));
 
 static inline kn_module *gpt_decoder(int64_t d, int64_t heads, int64_t past)

@@ -1,6 +1,6 @@
-/* Sentence embeddings by all-MiniLM-L6-v2, a real model of 22.7 million parameters: text to tokens (WordPiece, in C), tokens to
- * embeddings of 384 numbers, eagerly and compiled, held against what PyTorch gave on the same weights. minilm_model.h is the model. Ends
- * with 1 when anything isn't as it should be.
+/* Sentence embeddings by all-MiniLM-L6-v2, a real model of 22.7 million parameters: text to tokens (WordPiece, in C), tokens to embeddings
+ * of 384 numbers, eagerly and compiled, held against what PyTorch gave on the same weights. minilm_model.h is the model. Ends with 1 when
+ * anything isn't as it should be.
  *
  *     minilm MODEL-FOLDER [DATA-FOLDER [cuda]]    where model.safetensors and vocab.txt are; where the sentences and expected values are ("data");
  *                                                 cuda: on the first CUDA device
@@ -14,12 +14,7 @@ enum { MOST_TOKENS = 256, SENTENCES = 10, PASSES = 5 };
 #define TOLERANCE 1e-5
 
 /* ---- sentences -------------------------------------------------------------------------------------------------------------------------------------- */
-typedef struct Batch {
-    char text[SENTENCES][512];
-    int64_t ids[SENTENCES][MOST_TOKENS];
-    int n[SENTENCES], longest;
-    float want[SENTENCES][DIM];
-} Batch;
+typedef struct Batch { char text[SENTENCES][512]; int64_t ids[SENTENCES][MOST_TOKENS]; int n[SENTENCES], longest; float want[SENTENCES][DIM]; } Batch;
 
 static int failures;
 

@@ -14,12 +14,10 @@ static kn_tensor *basic_block_forward(BasicBlock *self, kn_tensor *x)
     return kn_relu(kn_add(h, self->downsample ? kn_call(self->downsample, x) : x));
 }
 
-static const kn_field basic_block_fields[] = {KN_CHILD(BasicBlock, conv1),
-                                              KN_CHILD(BasicBlock, bn1),
-                                              KN_CHILD(BasicBlock, conv2),
-                                              KN_CHILD(BasicBlock, bn2),
-                                              KN_CHILD_OPTIONAL(BasicBlock, downsample),
-                                              KN_FIELDS_END};
+static const kn_field basic_block_fields[] = {
+    KN_CHILD(BasicBlock, conv1), KN_CHILD(BasicBlock, bn1), KN_CHILD(BasicBlock, conv2), KN_CHILD(BasicBlock, bn2), KN_CHILD_OPTIONAL(BasicBlock, downsample),
+    KN_FIELDS_END
+};
 KN_DEFINE_CLASS(basic_block_class, BasicBlock, basic_block_forward, basic_block_fields, tensor, (tensor));
 
 static inline kn_module *basic_block(int64_t in, int64_t out, int64_t stride)
@@ -41,17 +39,13 @@ static kn_tensor *resnet_forward(ResNet *self, kn_tensor *x)
     return kn_call(self->fc, kn_flatten(kn_call(self->avgpool, x), 1, -1));
 }
 
-static const kn_field resnet_fields[] = {KN_CHILD(ResNet, conv1),   KN_CHILD(ResNet, bn1),
-                                         KN_CHILD(ResNet, maxpool), KN_CHILD(ResNet, layer1),
-                                         KN_CHILD(ResNet, layer2),  KN_CHILD(ResNet, layer3),
-                                         KN_CHILD(ResNet, layer4),  KN_CHILD(ResNet, avgpool),
-                                         KN_CHILD(ResNet, fc),      KN_FIELDS_END};
+static const kn_field resnet_fields[] = {
+    KN_CHILD(ResNet, conv1), KN_CHILD(ResNet, bn1), KN_CHILD(ResNet, maxpool), KN_CHILD(ResNet, layer1), KN_CHILD(ResNet, layer2), KN_CHILD(ResNet, layer3),
+    KN_CHILD(ResNet, layer4), KN_CHILD(ResNet, avgpool), KN_CHILD(ResNet, fc), KN_FIELDS_END
+};
 KN_DEFINE_CLASS(resnet_class, ResNet, resnet_forward, resnet_fields, tensor, (tensor));
 
-static inline kn_module *stage(int64_t in, int64_t out, int64_t stride)
-{
-    return kn_nn_sequential(basic_block(in, out, stride), basic_block(out, out, 1));
-}
+static inline kn_module *stage(int64_t in, int64_t out, int64_t stride) { return kn_nn_sequential(basic_block(in, out, stride), basic_block(out, out, 1)); }
 
 static inline kn_module *resnet18(int64_t width, int64_t classes)
 {

@@ -1,19 +1,13 @@
 /* control.c: regions of cond and while_loop (base/control.h) as graphs and back: for text, the verifier and code generation.
  *
- * A region's graph has all the operator's inputs in its header, tensors first, then scalars, in the operator's order. Numbers in a
- * region are scalars of its header, never constants.
+ * A region's graph has all the operator's inputs in its header, tensors first, then scalars, in the operator's order. Numbers in a region
+ * are scalars of its header, never constants.
  */
 #include "ir/internal.h"
 #include <string.h>
 
 /* ---- region to graph ---------------------------------------------------------------------------------------------------------------- */
-typedef struct lowering {
-    const kb_control *c;
-    const kb_region *r;
-    ir_graph *g;
-    ir_ref *values;
-    ir_ref tensors[KB_MAX_IN], scalars[KB_MAX_IN];
-} lowering;
+typedef struct lowering { const kb_control *c; const kb_region *r; ir_graph *g; ir_ref *values; ir_ref tensors[KB_MAX_IN], scalars[KB_MAX_IN]; } lowering;
 
 static ir_ref ref_of(const lowering *l, kb_code code)
 {
@@ -96,23 +90,14 @@ static bool lift_node(kb_control *c, kb_region *r, const ir_graph *g, uint32_t a
         return true;
     }
     if (n->op >= OP_COUNT) {
-        codes[at] = n->op == IR_INPUT    ? KB_CODE(KB_CODE_INPUT, n->attr)
-                    : n->op == IR_SCALAR ? KB_CODE(KB_CODE_SCALAR, n->attr)
-                                         : KB_CODE_NONE;
+        codes[at] = n->op == IR_INPUT ? KB_CODE(KB_CODE_INPUT, n->attr) : n->op == IR_SCALAR ? KB_CODE(KB_CODE_SCALAR, n->attr) : KB_CODE_NONE;
         return n->op != IR_CONST || kb_fail(KN_E_VALUE, "a number in a branch must be a scalar of its header") == KN_OK;
     }
     if (ir_infer(g, (kb_opcode)n->op, n->n_in, g->operands + n->in, ir_words(g, n), types, &in))
         return false;
     bool writes = in.info->cls == KB_WRITE;
-    kb_region_op o = {.op = n->op,
-                      .n_words = n->n_words,
-                      .n_in = n->n_in,
-                      .math = (uint8_t)in.math,
-                      .n_out = writes ? 0 : (uint8_t)in.n_out,
-                      .copies = (n->flags & IR_N_COPY) != 0,
-                      .in = (uint32_t)r->n_codes,
-                      .words = (uint32_t)r->n_words,
-                      .first = (uint32_t)r->n_values};
+    kb_region_op o = {.op = n->op, .n_words = n->n_words, .n_in = n->n_in, .math = (uint8_t)in.math, .n_out = writes ? 0 : (uint8_t)in.n_out,
+                      .copies = (n->flags & IR_N_COPY) != 0, .in = (uint32_t)r->n_codes, .words = (uint32_t)r->n_words, .first = (uint32_t)r->n_values};
     const char *site = g->provs[n->prov].site;
     if (site && !(o.site = kb_arena_strdup(&c->texts, site)))
         return false;

@@ -1,5 +1,5 @@
-/* dump.c: graphs on stderr (KN_DUMP) and in a folder of their own (KN_DUMP_DIR): g0001-<hash>/00-input.kn, 01-fold.kn … A dump that
- * cannot be written is left out: it never fails the job that it shows. */
+/* dump.c: graphs on stderr (KN_DUMP) and in a folder of their own (KN_DUMP_DIR): g0001-<hash>/00-input.kn, 01-fold.kn … A dump that cannot
+ * be written is left out: it never fails the job that it shows. */
 #include "ir/internal.h"
 #include "base/env.h"
 #include <stdatomic.h>

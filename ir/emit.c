@@ -1,7 +1,7 @@
 /* emit.c: infer → fold → value numbering → append. See ir.h for what may be united.
  *
- * The table of numbered nodes is open addressing over node indices; a node is found by operator, operands and words, and counts only if
- * no root that it reads was written after it. Writes are never numbered: each happens.
+ * The table of numbered nodes is open addressing over node indices; a node is found by operator, operands and words, and counts only if no
+ * root that it reads was written after it. Writes are never numbered: each happens.
  */
 #include "ir/internal.h"
 #include <string.h>

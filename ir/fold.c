@@ -1,9 +1,8 @@
-/* fold.c: values that need no new node, because one that exists equals them to the bit. The rows of fold.def, and one rule for all
- * views.
+/* fold.c: values that need no new node, because one that exists equals them to the bit. The rows of fold.def, and one rule for all views.
  *
- * A fresh result may be replaced by an existing x only if their types are the same (strides too), and if neither storage is ever
- * written: the emission is in a `unite` graph and x's root is not KEPT. A view may be replaced by an equal view at any time: they are
- * the same memory. IR_SCALAR values are not known and never folded on; IR_CONST are.
+ * A fresh result may be replaced by an existing x only if their types are the same (strides too), and if neither storage is ever written:
+ * the emission is in a `unite` graph and x's root is not KEPT. A view may be replaced by an equal view at any time: they are the same
+ * memory. IR_SCALAR values are not known and never folded on; IR_CONST are.
  */
 #include "ir/internal.h"
 #include <string.h>

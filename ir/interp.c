@@ -1,5 +1,5 @@
-/* interp.c: runs a graph node after node on the eager kernels: the tracer's first backend, the oracle of compiled code, and what a
- * failed value check falls back to. It gives what eager gives, to the bit, because it makes the same calls.
+/* interp.c: runs a graph node after node on the eager kernels: the tracer's first backend, the oracle of compiled code, and what a failed
+ * value check falls back to. It gives what eager gives, to the bit, because it makes the same calls.
  *
  * A value is a pointer to its first element. Fresh values own a block, given back after the last use of their root. Views are pointers
  * into it. Writes land in order in the storage of their operand 0, inputs' included: when a later node fails, earlier writes stay, as in

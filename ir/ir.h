@@ -5,14 +5,14 @@
  * share their operand's); value numbering never unites two reads of a root across a write to it, and passes rebuild graphs in order
  * through the same emit. Inputs that may share memory carry the same alias class; they count as one root.
  *
- * emit = infer (base/infer.h) → fold (only folds that keep every bit) → value numbering → append. Passes read one graph and emit
- * another.
+ * emit = infer (base/infer.h) → fold (only folds that keep every bit) → value numbering → append. Passes read one graph and emit another.
  *
- * WHAT MAY BE UNITED. A view equal to another is that view. Two equal fresh values are one only if neither is written later, and x
- * stands for neg(neg(x)) only if neither storage is: that takes knowledge of the future. So a graph starts with unite = false, where
- * every fresh value is KEPT as one of its own; ir_copy_node knows the graph that it copies from and sets unite for each node; who emits
- * new nodes into a rebuilt graph may set unite where the result's storage is never written. A tracer need not care: it emits, and the
- * pass `fold` unites what can be. Parsing emits raw: nothing is folded nor united, so that text gives the graph it shows.
+ * WHAT MAY BE UNITED. A view equal to another is that view. Two equal fresh values are one only if neither is written later, and x stands
+ * for
+ * neg(neg(x)) only if neither storage is: that takes knowledge of the future. So a graph starts with unite = false, where every fresh
+ * value is KEPT as one of its own; ir_copy_node knows the graph that it copies from and sets unite for each node; who emits new nodes into
+ * a rebuilt graph may set unite where the result's storage is never written. A tracer need not care: it emits, and the pass `fold` unites
+ * what can be. Parsing emits raw: nothing is folded nor united, so that text gives the graph it shows.
  *
  * TEXT, one grammar for dumps, tests and bug reports:
  *   graph (%0: f32[8, 4], %1: f32[2, 4], %2: scalar f64) {          ; inputs (alias class after @: `f32[8] @1`; strides: f32[8, 4]{1, 8}; device: f32[8] on cuda:0)

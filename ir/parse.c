@@ -1,8 +1,8 @@
 /* parse.c: text to graph, by recursive descent over the grammar of ir.h.
  *
- * Everything is emitted raw, so that the graph is the one that the text shows. Anything may be handed in: garbage gives NULL and one
- * error with the line, what was expected, and the line's text with a caret. Types after `:` are checked against inference. A comment
- * after an operator is its provenance when it reads `path  site` (two spaces apart, no others); any other comment is passed over.
+ * Everything is emitted raw, so that the graph is the one that the text shows. Anything may be handed in: garbage gives NULL and one error
+ * with the line, what was expected, and the line's text with a caret. Types after `:` are checked against inference. A comment after an
+ * operator is its provenance when it reads `path  site` (two spaces apart, no others); any other comment is passed over.
  */
 #include "ir/internal.h"
 #include <errno.h>

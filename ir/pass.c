@@ -1,7 +1,7 @@
 /* pass.c: the table of passes, the first of them, and the one runner.
  *
- * A pass reads a graph and gives a new one. Around each: verify, run, verify, dump. Inputs and scalars are the graph's signature: no
- * pass drops or reorders them.
+ * A pass reads a graph and gives a new one. Around each: verify, run, verify, dump. Inputs and scalars are the graph's signature: no pass
+ * drops or reorders them.
  */
 #include "ir/internal.h"
 #include "base/env.h"
@@ -36,9 +36,8 @@ static ir_graph *rebuild(const ir_graph *from, const bool *keep)
 
 ir_graph *ir_pass_fold(const ir_graph *g) { return rebuild(g, NULL); }
 
-/* Live: inputs, scalars, outputs, value checks (their failure is part of the result), what a live node reads, and every write to a
- * storage that is an input's or that a live node lives in. Writes after the last read of a fresh storage are kept too: an output sees
- * them. */
+/* Live: inputs, scalars, outputs, value checks (their failure is part of the result), what a live node reads, and every write to a storage
+ * that is an input's or that a live node lives in. Writes after the last read of a fresh storage are kept too: an output sees them. */
 static void mark_live(const ir_graph *g, bool *live)
 {
     bool *roots = live + g->n_nodes;            /* storages that a live node lives in */

@@ -1,5 +1,5 @@
-/* verify.c: what must hold of every graph between passes. Every operator is inferred again; the first thing that is wrong is recorded as
- * a failure that shows the node. Run before and after each pass, so a pass that breaks a graph is named at once. */
+/* verify.c: what must hold of every graph between passes. Every operator is inferred again; the first thing that is wrong is recorded as a
+ * failure that shows the node. Run before and after each pass, so a pass that breaks a graph is named at once. */
 #include "ir/internal.h"
 #include <string.h>
 

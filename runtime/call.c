@@ -126,11 +126,8 @@ static __attribute__((noinline)) kn_value run_hooked(rt_ctx *ctx, const rt_class
 static inline bool has_hooks(const kn_module *m)
 {
     const rt_hooks *own = &m->state->hooks, *all = &rt_global_hooks;
-    return ((uintptr_t)atomic_load_explicit(&own->pre, memory_order_relaxed)
-            | (uintptr_t)atomic_load_explicit(&own->post, memory_order_relaxed)
-            | (uintptr_t)atomic_load_explicit(&all->pre, memory_order_relaxed)
-            | (uintptr_t)atomic_load_explicit(&all->post, memory_order_relaxed))
-           != 0;
+    return ((uintptr_t)atomic_load_explicit(&own->pre, memory_order_relaxed) | (uintptr_t)atomic_load_explicit(&own->post, memory_order_relaxed) |
+        (uintptr_t)atomic_load_explicit(&all->pre, memory_order_relaxed) | (uintptr_t)atomic_load_explicit(&all->post, memory_order_relaxed)) != 0;
 }
 
 /* ---- the call --------------------------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
-/* class.c: reads class descriptors. A descriptor is the user's memory, possibly of another version of the header, possibly unloaded
- * later with its plug-in: it is checked and copied at the first kn_new, and the copy is shared while instances of it live.
+/* class.c: reads class descriptors. A descriptor is the user's memory, possibly of another version of the header, possibly unloaded later
+ * with its plug-in:
+ * it is checked and copied at the first kn_new, and the copy is shared while instances of it live.
  *
  * Refused: a field table that points outside of the instance, an unknown kind of field, names that are empty, equal or contain a dot, a
  * bad signature, an arity that the C type of forward contradicts.
@@ -66,9 +67,8 @@ kn_status rt_class_read(const kn_class *from, kn_class *out)
     if (out->size < sizeof(kn_module))
         return kb_fail(KN_E_VALUE, "%s: an instance of %u bytes can't begin with a kn_module", out->name, out->size);
     for (const kn_field *f = out->fields; f && f->kind != KN_FIELD_END; f++) {
-        kn_status s = f - out->fields == MAX_FIELDS
-                          ? kb_fail(KN_E_VALUE, "%s: more than %d fields; is KN_FIELDS_END missing?", out->name, MAX_FIELDS)
-                          : check_field(out, f);
+        kn_status s = f - out->fields == MAX_FIELDS ? kb_fail(KN_E_VALUE, "%s: more than %d fields; is KN_FIELDS_END missing?", out->name, MAX_FIELDS)
+                                                    : check_field(out, f);
         if (s != KN_OK)
             return s;
     }

@@ -1,8 +1,8 @@
 /* context.c: the thread's context, scopes, module frames; contexts for fibers.
  *
  * `owned` is one flat list for all open scopes of a thread. An entry says at which depth it is owned; a scope that closes releases what
- * stands above its mark and belongs to its depth or deeper, and keeps what was handed further out. An entry's pointer has its low bit
- * set when it is plain memory, and the next one as well when that begins with an rt_undo.
+ * stands above its mark and belongs to its depth or deeper, and keeps what was handed further out. An entry's pointer has its low bit set
+ * when it is plain memory, and the next one as well when that begins with an rt_undo.
  */
 #define _GNU_SOURCE                             /* pthread_getattr_np */
 #include "runtime/rt.h"

@@ -1,13 +1,13 @@
 /* control.c: kn_cond and kn_while_loop: callbacks are run once a call on placeholders, and what they do is written down as two regions
  * (base/control.h).
  *
- * Eager, recorded and replayed calls do the same here: run both callbacks, intern the regions, and dispatch one operator whose words
- * name them. So a C global that changes inside a callback shows at the next call as other words, like any change of an operator; numbers
- * and outside tensors that a callback uses become operands. The last call's regions are the guess for the next one: while a callback
- * does as guessed, an operator costs no inference.
+ * Eager, recorded and replayed calls do the same here: run both callbacks, intern the regions, and dispatch one operator whose words name
+ * them. So a C global that changes inside a callback shows at the next call as other words, like any change of an operator; numbers and
+ * outside tensors that a callback uses become operands. The last call's regions are the guess for the next one: while a callback does as
+ * guessed, an operator costs no inference.
  *
- * REFUSED in a callback, with one sentence that becomes the result: reading its values on the host, writing to what it did not make,
- * sizes that depend on values, operators with effects; in a loop also random numbers, which would be the same at every trip.
+ * REFUSED in a callback, with one sentence that becomes the result: reading its values on the host, writing to what it did not make, sizes
+ * that depend on values, operators with effects; in a loop also random numbers, which would be the same at every trip.
  */
 #include "base/control.h"
 #include "base/userop.h"
@@ -369,9 +369,7 @@ static kn_status trace_host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int
     kn_status s = KN_OK;
     if (is_own(b, t)) {
         (void)ctx;
-        refusef(b, b->name, site,
-                "values can't be read on the host in %s: both callbacks are run ahead, on placeholders. Read them outside, or use kn_where "
-                "or another kn_cond");
+        refusef(b, b->name, site, "values can't be read on the host in %s: both callbacks are run ahead, on placeholders. Read them outside, or use kn_where or another kn_cond");
         return KN_E_STATE;
     }
     OUTSIDE(b, s = rt_need(t, code, site));

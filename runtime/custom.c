@@ -2,8 +2,8 @@
  *
  * A signature is "T(T,T?,d,i,b)": one tensor out; tensors, optional tensors and scalars in. A flat kernel (kn_register_op) is a plain C
  * function whose parameters follow the signature: each tensor as its contiguous data pointer (const void *, NULL when left out), each
- * scalar as double, int64_t or bool, then the output pointer and its element count (int64_t): void f(const float *x, double a, float
- * *out, int64_t n). Its prototype can't be checked.
+ * scalar as double, int64_t or bool, then the output pointer and its element count (int64_t): void f(const float *x, double a, float *out,
+ * int64_t n). Its prototype can't be checked.
  */
 #include "base/alloc.h"
 #include "base/error.h"

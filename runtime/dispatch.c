@@ -1,7 +1,7 @@
 /* dispatch.c: the one door. Every op, whoever calls it, comes through rt_dispatch; what it does then depends on the thread's trace.
  *
- * The eager half checks operands against the schema, infers (which validates), and then makes a view, runs a kernel into fresh storage,
- * or writes in place. It leaves everything as it was when it fails.
+ * The eager half checks operands against the schema, infers (which validates), and then makes a view, runs a kernel into fresh storage, or
+ * writes in place. It leaves everything as it was when it fails.
  */
 #include "runtime/rt.h"
 #include "base/profile.h"
@@ -115,9 +115,9 @@ static kn_tensor *make_view(eager_call *e, const kb_infer *in)
     return rt_tensor_new(e->ctx, l, rt_storage_retain(x->storage), x->offset + in->offset.v);
 }
 
-const kb_source *rt_weights_of(kb_opcode op, const kn_tensor *w, kb_source *source)
+const kb_source *rt_weights_of(const kn_tensor *w, kb_source *source)
 {
-    if (kb_op_info(op)->cls != KB_CONTRACTION || !(w->flags & RT_T_PARAM) || !rt_storage_is_own(w->storage))
+    if (!(w->flags & RT_T_PARAM) || !rt_storage_is_own(w->storage))
         return NULL;
     *source = (kb_source){&w->storage->packs, atomic_load_explicit(&w->storage->version, memory_order_acquire)};
     return kb_packs_steady(source->packs, source->version) ? source : NULL;
@@ -126,7 +126,7 @@ const kb_source *rt_weights_of(kb_opcode op, const kn_tensor *w, kb_source *sour
 static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
 {
     kb_source source;
-    const kn_value *second = e->c->n_in < 2 ? NULL : &e->c->in[1];
+    const kn_value *w = e->info->cls == KB_CONTRACTION && e->c->n_in > 1 ? &e->c->in[1] : NULL;
     kb_buf bufs[KB_MAX_OUT];
     const kb_layout *layouts[KB_MAX_OUT] = {0};
     rt_storage *storages[KB_MAX_OUT] = {0};
@@ -141,10 +141,9 @@ static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
             bufs[i] = (kb_buf){storages[i]->data, layouts[i], false};
     }
     if (s == KN_OK)
-        s = e->info->cls == KB_VIEW
-                ? kb_run_copy(e->buf, bufs[0].data) /* a view op that can't be a view */
-                : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, in->words,
-                                    second && second->kind == KN_KIND_TENSOR ? rt_weights_of(e->c->op, second->as.tensor, &source) : NULL});
+        s = e->info->cls == KB_VIEW ? kb_run_copy(e->buf, bufs[0].data)  /* a view op that can't be a view */
+                                    : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, in->words,
+                                              w && w->kind == KN_KIND_TENSOR ? rt_weights_of(w->as.tensor, &source) : NULL});
     for (int i = 0; i < in->n_out; i++) {
         if (s == KN_OK) {
             out[i] = rt_tensor_new(e->ctx, layouts[i], storages[i], 0);
@@ -204,10 +203,7 @@ static kn_status run(eager_call *e, kn_tensor **out)
     return run_fresh(e, &in, out);
 }
 
-static double bytes_of(const kn_tensor *t)
-{
-    return t && t->layout ? (double)t->layout->numel * (double)kb_dtype_bytes(t->layout->dtype) : 0;
-}
+static double bytes_of(const kn_tensor *t) { return t && t->layout ? (double)t->layout->numel * (double)kb_dtype_bytes(t->layout->dtype) : 0; }
 
 /* The same with a span in the profile; views take no time that matters. */
 static kn_status run_profiled(eager_call *e, kn_tensor **out)

@@ -1,9 +1,9 @@
 /* einsum.c: kn_einsum, written in operators.
  *
  * Operands are taken from left to right. Of each pair, labels that the rest and the result don't need are summed: those of one operand
- * alone by kn_sum, those of both by a batched product whose k runs over them in the order in which the equation first names them
- * (CAPTURE 16). A dimension of size 1 broadcasts against the same letter elsewhere, and the dims under an ellipsis are aligned at their
- * right, as in PyTorch.
+ * alone by kn_sum, those of both by a batched product whose k runs over them in the order in which the equation first names them (CAPTURE
+ * 16). A dimension of size 1 broadcasts against the same letter elsewhere, and the dims under an ellipsis are aligned at their right, as
+ * in PyTorch.
  */
 #include "runtime/face.h"
 #include <stdio.h>
@@ -112,8 +112,8 @@ static kn_status find_sizes(einsum *e)
             }
             bool again = e->whose[l] == k;      /* twice in one term: a diagonal */
             if (e->size[l] != size && (again || (size != 1 && e->size[l] != 1)))
-                return bad(KN_E_VALUE, "\"%s\": '%c' stands for two different sizes: %lld in operand %d, %lld in operand %d", e->equation,
-                           letter_of(l), (long long)e->size[l], e->whose[l], (long long)size, k);
+                return bad(KN_E_VALUE, "\"%s\": '%c' stands for two different sizes: %lld in operand %d, %lld in operand %d", e->equation, letter_of(l),
+                           (long long)e->size[l], e->whose[l], (long long)size, k);
             if (size != 1 && e->size[l] == 1) {
                 e->size[l] = size;
                 e->whose[l] = k;

@@ -1,15 +1,14 @@
 /* foreign.c: a placeholder that another thread needs while the call that made it is still running.
  *
  * Whatever a thread does to its call frames and placeholders stands between rt_enter and rt_leave. Another thread that meets one of its
- * placeholders stops it there: it announces itself, waits until the thread is outside, and has the frame run what it has matched so far,
- * as eager would have by now (CAPTURE 23). The owner, when it next wants to enter, waits until that is done. One such visit at a time in
- * the process.
+ * placeholders stops it there:
+ * it announces itself, waits until the thread is outside, and has the frame run what it has matched so far, as eager would have by now
+ * (CAPTURE 23). The owner, when it next wants to enter, waits until that is done. One such visit at a time in the process.
  *
  * Entering costs a store and a load, no locked instruction: the visitor pays for both with a barrier that reaches every running thread
  * (membarrier, or where the kernel lacks that the one that a change of a page's protection implies).
  *
- * A thread never visits while it is inside itself (it leaves first), so that two that need each other's values can't wait for each
- * other.
+ * A thread never visits while it is inside itself (it leaves first), so that two that need each other's values can't wait for each other.
  */
 #define _GNU_SOURCE
 #include "base/error.h"

@@ -2,9 +2,9 @@
  *
  * A list is never changed once readers can see it; a change makes another list and swaps the pointer, under one mutex. A reader takes a
  * count on the list that it found, between two steps of `readers`; whoever swapped a list waits for `readers` to be zero for a moment
- * before it drops the list's own count, so that no reader is left between finding a list and counting it. Reading takes no lock and,
- * where no hook is, writes nothing. A hook lives as long as a list or the table of ids holds it; free_user runs when the last one lets
- * go: at once, or when the call that is running it ends.
+ * before it drops the list's own count, so that no reader is left between finding a list and counting it. Reading takes no lock and, where
+ * no hook is, writes nothing. A hook lives as long as a list or the table of ids holds it; free_user runs when the last one lets go: at
+ * once, or when the call that is running it ends.
  */
 #include "runtime/face.h"
 #include "runtime/module.h"

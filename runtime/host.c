@@ -148,8 +148,8 @@ kn_status(kn_read)(kn_tensor *x, void *out, size_t out_bytes, const char *site)
         return x && x->state == RT_ERROR ? kb_fail(s, "%s", kn_tensor_error(x)) : s;
     size_t bytes = (size_t)x->layout->numel * kb_dtype_bytes(x->layout->dtype);
     if (bytes != out_bytes)
-        return kb_fail(KN_E_SHAPE, "read: the tensor has %zu bytes, the buffer %zu%s%s%s", bytes, out_bytes, site ? " (" : "",
-                       site ? site : "", site ? ")" : "");
+        return kb_fail(KN_E_SHAPE, "read: the tensor has %zu bytes, the buffer %zu%s%s%s", bytes, out_bytes, site ? " (" : "", site ? site : "",
+                       site ? ")" : "");
     return copy_out(x, out);
 }
 
@@ -218,8 +218,7 @@ static element at(const kn_tensor *t, const walker *w)
     return load((const char *)rt_tensor_data(t) + w->offset * (int64_t)kb_dtype_bytes(d), d);
 }
 
-/* What stands for x where the host looks at elements: x, or a row-major copy of a device's tensor, in *local with its layout and
- * storage. */
+/* What stands for x where the host looks at elements: x, or a row-major copy of a device's tensor, in *local with its layout and storage. */
 typedef struct on_host { kn_tensor t; rt_storage storage; kb_layout *layout; void *owned; size_t bytes; } on_host;
 
 static const kn_tensor *fetch(const kn_tensor *x, on_host *h)

@@ -148,8 +148,7 @@ static kn_status put_child(kn_module *m, const char *path, kn_module *child)
     if (!child && !(f->kind == KN_FIELD_CHILD && f->extra))
         return kb_fail(KN_E_VALUE, "kn_module_set_child: child \"%s\" of %s can't be left out", path, class_name(m));
     if (child && (!child->state || child->state->parent || is_inside(owner, child)))
-        return kb_fail(KN_E_STATE, "kn_module_set_child: the new child \"%s\" already belongs to a module, or is one that holds this place",
-                       path);
+        return kb_fail(KN_E_STATE, "kn_module_set_child: the new child \"%s\" already belongs to a module, or is one that holds this place", path);
     if (*slot && (*slot)->state && rt_module_in_call(*slot))
         return kb_fail(KN_E_STATE, "kn_module_set_child: the old child \"%s\" is being called", path);
     char *name = child ? rt_child_name(f, f->kind == KN_FIELD_CHILDREN ? slot - rt_field_children(owner, f, &(int64_t){0}) : -1) : NULL;

@@ -1,9 +1,9 @@
 /* module.c: instances: made whole or not at all, freed with all they own; found by path.
  *
  * kn_new takes the children in `init` whatever happens. They are collected first (each child once, though it stand in two fields), then
- * either adopted or freed; what already belongs to another module is left alone. A half-built instance is never seen by the user:
- * destroy runs only for one that kn_new returned. Freeing is refused for a child (while its parent's fields hold it) and for a module
- * that a call on this thread is inside of.
+ * either adopted or freed; what already belongs to another module is left alone. A half-built instance is never seen by the user: destroy
+ * runs only for one that kn_new returned. Freeing is refused for a child (while its parent's fields hold it) and for a module that a call
+ * on this thread is inside of.
  */
 #include "runtime/module.h"
 #include <pthread.h>
@@ -209,10 +209,8 @@ static kn_status check_tensors(const kn_class *c, const kn_module *init)
             return kb_fail(kn_tensor_status(t), "%s: %s %s failed: %s", c->name, f->kind == KN_FIELD_PARAM ? "parameter" : "buffer",
                            f->name, kn_tensor_error(t));
         if (t && f->kind == KN_FIELD_PARAM && ctx && ctx->n_modules)
-            return kb_fail(KN_E_STATE,
-                           "%s: parameter %s is made inside the forward of a %s, where each call would make another; make modules before "
-                           "they are called",
-                           c->name, f->name, class_name(ctx->modules[ctx->n_modules - 1].module));
+            return kb_fail(KN_E_STATE, "%s: parameter %s is made inside the forward of a %s, where each call would make another; make modules before they are called",
+                c->name, f->name, class_name(ctx->modules[ctx->n_modules - 1].module));
     }
     return KN_OK;
 }

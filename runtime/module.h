@@ -1,9 +1,10 @@
 /* module.h: what stands behind a kn_module: prepared classes, instances, calls, hooks, libffi.
  *
- * CLASS. A kn_class is read once: checked, copied, its signature parsed. The copy is shared by the instances that were made from an
- * equal descriptor. STATE. All but the two public words of an instance. A child has one parent; who has a parent can't be freed by hand.
- * BORROWING. A module may stand for another (the tracer's compiled module): rt_module_borrow. Train, eval, state, hooks and walks then
- * act on the borrowed one, a call goes to the given function, and freeing the borrowed module first makes every later use fail cleanly.
+ * CLASS. A kn_class is read once: checked, copied, its signature parsed. The copy is shared by the instances that were made from an equal
+ * descriptor.
+ * STATE. All but the two public words of an instance. A child has one parent; who has a parent can't be freed by hand.
+ * BORROWING. A module may stand for another (the tracer's compiled module): rt_module_borrow. Train, eval, state, hooks and walks then act
+ * on the borrowed one, a call goes to the given function, and freeing the borrowed module first makes every later use fail cleanly.
  */
 #ifndef RT_MODULE_H
 #define RT_MODULE_H
@@ -63,8 +64,8 @@ kn_status rt_class_read(const kn_class *from, kn_class *out);
 /* The prepared class of a descriptor that was read: counted. NULL after a failure (a bad signature). */
 rt_class *rt_class_acquire(const kn_class *from, const kn_class *read);
 void rt_class_release(rt_class *k);
-/* kn_new of a class that was made at run time: `c` heads a block from kb_alloc that also holds its fields and their names, and belongs
- * to this one instance. Takes the block, also on failure. */
+/* kn_new of a class that was made at run time: `c` heads a block from kb_alloc that also holds its fields and their names, and belongs to
+ * this one instance. Takes the block, also on failure. */
 kn_module *rt_new_of_block(kn_class *c, const void *init, const char *site);
 
 /* ---- instances (module.c) ------------------------------------------------------------------------------------------------------ */
@@ -121,8 +122,8 @@ void rt_hooks_drop_module(kn_module *m);        /* the module is being freed */
 rt_ffi *rt_ffi_new(const rt_signature *s, bool self);  /* self: a pointer stands before the arguments. NULL after a failure */
 void rt_ffi_free(rt_ffi *f);                    /* NULL: nothing */
 kn_value rt_ffi_call(const rt_ffi *f, kn_fn fn, void *self, const kn_value *args);     /* args as rt_check_args gives them */
-/* A plain C function of the given signature (no self). Each call fills args in and hands *result back: a tensor or, for V, any value.
- * The function may be called from any thread. NULL after a failure. */
+/* A plain C function of the given signature (no self). Each call fills args in and hands *result back: a tensor or, for V, any value. The
+ * function may be called from any thread. NULL after a failure. */
 typedef void (*rt_closure_fn)(void *user, const kn_value *args, kn_value *result);
 kn_fn rt_closure_new(const rt_signature *s, rt_closure_fn callback, void *user);
 /* Frees it and gives its user pointer; false when f is no closure of ours (any longer). */

@@ -1,8 +1,8 @@
 /* named.c: calls by name of the functions that are written in operators (compose.c, einsum.c): PyTorch's names, arguments in order or by
  * keyword.
  *
- * A row says what arguments there are: "T self, L sizes, i dim=0": T tensor, I int, i int with a default, L an int or a tuple of ints, V
- * a number or a bool, d a dtype that may be left out, S a string. einsum takes its operands one by one or as a tuple.
+ * A row says what arguments there are: "T self, L sizes, i dim=0": T tensor, I int, i int with a default, L an int or a tuple of ints, V a
+ * number or a bool, d a dtype that may be left out, S a string. einsum takes its operands one by one or as a tuple.
  */
 #include "runtime/face.h"
 #include <stdio.h>
@@ -42,10 +42,7 @@ static kn_value run_unflatten(const kn_value *v, const char *site)
 }
 static kn_value run_chunk(const kn_value *v, const char *site) { return (kn_chunk)(v[0].as.tensor, v[1].as.i, v[2].as.i, site); }
 static kn_value run_unbind(const kn_value *v, const char *site) { return (kn_unbind)(v[0].as.tensor, v[1].as.i, site); }
-static kn_value run_movedim(const kn_value *v, const char *site)
-{
-    return kn_value_tensor((kn_movedim)(v[0].as.tensor, v[1].as.i, v[2].as.i, site));
-}
+static kn_value run_movedim(const kn_value *v, const char *site) { return kn_value_tensor((kn_movedim)(v[0].as.tensor, v[1].as.i, v[2].as.i, site)); }
 static kn_value run_t(const kn_value *v, const char *site) { return kn_value_tensor((kn_t)(v[0].as.tensor, site)); }
 static kn_value run_full_like(const kn_value *v, const char *site) { return kn_value_tensor((kn_full_like)(v[0].as.tensor, v[1], site)); }
 static kn_value run_zeros_like(const kn_value *v, const char *site) { return kn_value_tensor((kn_zeros_like)(v[0].as.tensor, site)); }
@@ -144,8 +141,7 @@ static kn_status take(const named_fn *f, size_t n, const kn_value *args, kn_valu
     for (uint32_t i = 0; i + 1 < attrs.count; i += 2) {
         const kn_value *key = &attrs.as.items[i];
         if (key->kind != KN_KIND_STRING || !is_keyword(f->schema, key->as.string))
-            return kb_fail(KN_E_VALUE, "there is no argument '%s'; it takes (%s)", key->kind == KN_KIND_STRING ? key->as.string : "?",
-                           f->schema);
+            return kb_fail(KN_E_VALUE, "there is no argument '%s'; it takes (%s)", key->kind == KN_KIND_STRING ? key->as.string : "?", f->schema);
     }
     for (; *p && k < MOST_ARGS; k++) {
         char name[32], kind = *p;

@@ -1,8 +1,8 @@
 /* random.c: generators, and the faces of random operators.
  *
- * A generator is a Philox key and a counter. An op reserves the counters that it needs when it is called, and gets seed and offset as
- * its last two operands: run-time values, so replayed and compiled calls draw what eager draws, and what is computed again draws the
- * same again (CAPTURE 19).
+ * A generator is a Philox key and a counter. An op reserves the counters that it needs when it is called, and gets seed and offset as its
+ * last two operands:
+ * run-time values, so replayed and compiled calls draw what eager draws, and what is computed again draws the same again (CAPTURE 19).
  */
 #include "base/philox.h"
 #include "runtime/face.h"
@@ -204,17 +204,11 @@ kn_tensor *(kn_randint)(int64_t low, int64_t high, kn_shape s, kn_dtype d, const
     return draw_sizes(OP_randint, 2, (const kn_value[]){kn_value_int(low), kn_value_int(high)}, d, s, site);
 }
 
-kn_tensor *(kn_bernoulli)(kn_tensor *p, const char *site)
-{
-    return draw(OP_bernoulli, 1, (const kn_value[]){kn_value_tensor(p)}, 0, NULL, site);
-}
+kn_tensor *(kn_bernoulli)(kn_tensor *p, const char *site) { return draw(OP_bernoulli, 1, (const kn_value[]){kn_value_tensor(p)}, 0, NULL, site); }
 
 kn_tensor *(kn_multinomial)(kn_tensor *probs, int64_t n, bool replacement, const char *site)
 {
     return draw(OP_multinomial, 1, (const kn_value[]){kn_value_tensor(probs)}, 2, (const int64_t[]){n, replacement}, site);
 }
 
-kn_tensor *(kn_randperm)(int64_t n, const char *site)
-{
-    return draw(OP_randperm, 0, NULL, 2, (const int64_t[]){n, rt_dtype_here(KN_I64)}, site);
-}
+kn_tensor *(kn_randperm)(int64_t n, const char *site) { return draw(OP_randperm, 0, NULL, 2, (const int64_t[]){n, rt_dtype_here(KN_I64)}, site); }

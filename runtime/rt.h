@@ -2,10 +2,11 @@
  *
  * TENSOR. An immutable handle: storage, offset and layout are set once. It is REAL (storage holds its values), PENDING (a replaying call
  * has handed it out; its values come at the next sync), ERROR (carries its sentence) or DEAD (freed: sits in a quarantine, an op on it
- * says so). STORAGE. Bytes, counted, with a version that every write bumps.
- * SCOPE. A tensor that the library returns is owned by the innermost open scope of its thread: the scope holds one count. TRACE. While a
- * compiled module records or replays on this thread, ctx->trace is its call frame; dispatch hands every op, host read and write to the
- * frame's functions. The runtime knows no more of the tracer than this table.
+ * says so).
+ * STORAGE. Bytes, counted, with a version that every write bumps.
+ * SCOPE. A tensor that the library returns is owned by the innermost open scope of its thread: the scope holds one count.
+ * TRACE. While a compiled module records or replays on this thread, ctx->trace is its call frame; dispatch hands every op, host read and
+ * write to the frame's functions. The runtime knows no more of the tracer than this table.
  */
 #ifndef RT_H
 #define RT_H
@@ -158,9 +159,9 @@ static inline kn_tensor *rt_dispatch1(const rt_op *c)
 /* The eager half: validates, infers, runs the kernel. Operands must be real (pending ones are synced first). Used by the tracer while
  * recording. */
 void rt_eager(rt_ctx *ctx, const rt_op *c, kn_tensor **out);
-/* Of op's operand 1: a parameter that has stayed the same for a while may be used in packed form, its own if nobody else may write it.
- * Else NULL. */
-const kb_source *rt_weights_of(kb_opcode op, const kn_tensor *w, kb_source *source);
+/* Of a contraction's operand 1: a parameter that has stayed the same for a while may be used in packed form, its own if nobody else may
+ * write it. Else NULL. */
+const kb_source *rt_weights_of(const kn_tensor *w, kb_source *source);
 
 /* ---- what a call frame of the tracer gives the runtime ---------------------------------------------------------------------- */
 typedef struct rt_trace_ops {
@@ -185,8 +186,8 @@ struct rt_trace {
     uint32_t n_pending;                         /* its placeholders that are alive */
     const void *base;                           /* the call's C frame: all that it calls is below */
 };
-/* Ends the traced calls that were left by longjmp with no scope closing around them: their C frames are not above `here`, the caller's,
- * so that they are gone. Calls on other stacks than the thread's own (fibers) are left alone. */
+/* Ends the traced calls that were left by longjmp with no scope closing around them: their C frames are not above `here`, the caller's, so
+ * that they are gone. Calls on other stacks than the thread's own (fibers) are left alone. */
 void rt_end_left_calls(rt_ctx *ctx, const void *here);
 
 /* The host is about to write s outside of an operator: the thread's trace is told. */
@@ -204,8 +205,8 @@ kn_status rt_need(kn_tensor *t, int code, const char *site);
 /* ---- scopes and module frames ------------------------------------------------------------------------------------------------ */
 /* Memory that lives as long as the innermost scope (items of tuples and dicts). NULL when memory is short. */
 void *rt_scope_alloc(rt_ctx *ctx, size_t size);
-/* A zeroed block that begins with an rt_undo; when the innermost scope has closed, undo is called and the block freed. NULL when memory
- * is short. */
+/* A zeroed block that begins with an rt_undo; when the innermost scope has closed, undo is called and the block freed. NULL when memory is
+ * short. */
 void *rt_scope_undo(rt_ctx *ctx, size_t size, void (*undo)(rt_undo *u));
 /* The depth that kn_escape(…, function) hands to; tensor and memory move to that depth if they are owned deeper (by this thread). */
 uint32_t rt_escape_depth(const rt_ctx *ctx, const char *function);
@@ -223,8 +224,9 @@ kn_tensor *rt_tensor_new(rt_ctx *ctx, const kb_layout *layout, rt_storage *stora
  * not used again before RT_QUARANTINE others were freed. */
 enum { RT_QUARANTINE = 32 };
 kn_tensor *rt_handle_new_slow(rt_ctx *ctx);
-/* Whose value a handle is. A frame keeps the handles that it gave out, also those that another thread has let go of by now, and asks
- * them whether they are still its own: so these are atomic, without order. */
+/* Whose value a handle is. A frame keeps the handles that it gave out, also those that another thread has let go of by now, and asks them
+ * whether they are still its
+ * own: so these are atomic, without order. */
 static inline void rt_set_slot(kn_tensor *t, uint64_t serial, uint32_t slot)
 {
     __atomic_store_n(&t->slot, slot, __ATOMIC_RELAXED);
@@ -326,9 +328,9 @@ static inline kn_tensor *rt_retain(kn_tensor *t)     /* no trace notice: for the
         atomic_fetch_add_explicit(&t->count, 1, memory_order_relaxed);
     return t;
 }
-/* The same two for frames, which hold hundreds of tensors during each call: only between rt_enter and rt_leave. While a single thread
- * has ever used tensors its counts are nobody else's, and no locked instruction is needed; a second thread waits until the first is
- * outside before it begins (foreign.c). */
+/* The same two for frames, which hold hundreds of tensors during each call: only between rt_enter and rt_leave. While a single thread has
+ * ever used tensors its counts are nobody else's, and no locked instruction is needed; a second thread waits until the first is outside
+ * before it begins (foreign.c). */
 extern _Atomic(bool) rt_shared;
 void rt_share(void);                            /* makes it true */
 static inline void rt_retain_inside(kn_tensor *t)
@@ -412,11 +414,11 @@ double rt_op_flops(const rt_op *c, const kn_tensor *out);      /* of products, c
 char *rt_module_path(char *buf, size_t size, const rt_ctx *ctx);
 
 /* ---- random numbers (CAPTURE 19) ----------------------------------------------------------------------------------------------- */
-/* Fills the last two operands of a random op, seed and offset: reserves the counters that it uses with the thread's generator, none for
- * a call that inference will refuse. Fails for bounds that randint and randperm refuse. */
+/* Fills the last two operands of a random op, seed and offset: reserves the counters that it uses with the thread's generator, none for a
+ * call that inference will refuse. Fails for bounds that randint and randperm refuse. */
 kn_status rt_rng_operands(kb_opcode op, int n_in, kn_value *in, const int64_t *words);
-/* Before it, for an op that draws: until rt_leave of what it gives (unless that is NULL) no other thread visits this one. A visit may
- * give numbers back (tracer/numbers.c), and those reserved before it would be stale. */
+/* Before it, for an op that draws: until rt_leave of what it gives (unless that is NULL) no other thread visits this one. A visit may give
+ * numbers back (tracer/numbers.c), and those reserved before it would be stale. */
 static inline rt_ctx *rt_draws(bool draws)
 {
     rt_ctx *ctx = rt_get_known();

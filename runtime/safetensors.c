@@ -1,10 +1,10 @@
 /* safetensors.c: reads the format: 8 bytes of header length, a JSON object, then the tensors' bytes.
  *
- * The header is checked whole at opening, before anything is allocated on its word: the tensors must tile the data exactly, in any
- * order, each as long as its dtype and shape say. Refused: truncation, a header past the end or past 100 MB, JSON that isn't, names
- * twice, metadata that isn't strings, overlaps, gaps, bytes that belong to nothing, sizes that overflow or lie. A dtype that the library
- * doesn't know is refused when it is asked for, so that the rest of the file can be used. Data are read, not mapped: a file that another
- * process cuts short is then an error, not a signal.
+ * The header is checked whole at opening, before anything is allocated on its word: the tensors must tile the data exactly, in any order,
+ * each as long as its dtype and shape say. Refused: truncation, a header past the end or past 100 MB, JSON that isn't, names twice,
+ * metadata that isn't strings, overlaps, gaps, bytes that belong to nothing, sizes that overflow or lie. A dtype that the library doesn't
+ * know is refused when it is asked for, so that the rest of the file can be used. Data are read, not mapped: a file that another process
+ * cuts short is then an error, not a signal.
  */
 #include "runtime/safetensors.h"
 #include "runtime/face.h"

@@ -1,8 +1,8 @@
 /* signature.h: "T(T,T?)" taken apart. Used by classes, closures and operators of the user.
  *
- * Grammar: RET "(" [ARG {"," ARG}] ")", blanks allowed between parts. RET: T tensor, V value. ARG: T tensor, T? tensor or NULL, i
- * int64_t, d double, b bool, s string, V value, V? value or none. At most RT_MAX_ARGS arguments. Anything else is refused with the
- * position of the mistake.
+ * Grammar: RET "(" [ARG {"," ARG}] ")", blanks allowed between parts. RET: T tensor, V value. ARG: T tensor, T? tensor or NULL, i int64_t,
+ * d double, b bool, s string, V value, V? value or none. At most RT_MAX_ARGS arguments. Anything else is refused with the position of the
+ * mistake.
  */
 #ifndef RT_SIGNATURE_H
 #define RT_SIGNATURE_H

@@ -1,7 +1,7 @@
 /* summary.c: kn_summary: what each module of a tree gives, holds and costs, measured at one eager call.
  *
- * A trace of its own stands at the door of operators while the call runs: it runs each operator and books its work on every module that
- * is being called. Results come by hooks, which are taken off again. Refused inside of a forward, where another trace may be at work.
+ * A trace of its own stands at the door of operators while the call runs: it runs each operator and books its work on every module that is
+ * being called. Results come by hooks, which are taken off again. Refused inside of a forward, where another trace may be at work.
  */
 #define KN_SITE "kn_summary"
 #include "runtime/face.h"
@@ -15,15 +15,7 @@
 
 enum { SHAPE_TEXT = 80, MAX_DEPTH = 256 };
 
-typedef struct row {
-    kn_module *m;
-    char *path;
-    int depth;
-    kn_hook hook;
-    int64_t calls, params, bytes;
-    double flops;
-    char shape[SHAPE_TEXT];
-} row;
+typedef struct row { kn_module *m; char *path; int depth; kn_hook hook; int64_t calls, params, bytes; double flops; char shape[SHAPE_TEXT]; } row;
 
 typedef struct summary {
     rt_trace trace;
@@ -35,14 +27,8 @@ typedef struct summary {
 } summary;
 
 /* ---- the work of an operator -------------------------------------------------------------------------------------------------------- */
-static int64_t size_at(const rt_op *c, int operand, int dim)
-{
-    return c->in[operand].kind == KN_KIND_TENSOR ? kn_size(c->in[operand].as.tensor, dim) : 0;
-}
-static double numel_at(const rt_op *c, int operand)
-{
-    return c->in[operand].kind == KN_KIND_TENSOR ? (double)kn_numel(c->in[operand].as.tensor) : 0;
-}
+static int64_t size_at(const rt_op *c, int operand, int dim) { return c->in[operand].kind == KN_KIND_TENSOR ? kn_size(c->in[operand].as.tensor, dim) : 0; }
+static double numel_at(const rt_op *c, int operand) { return c->in[operand].kind == KN_KIND_TENSOR ? (double)kn_numel(c->in[operand].as.tensor) : 0; }
 
 /* Products alone: two for each multiplication and addition, one for a bias added. */
 double rt_op_flops(const rt_op *c, const kn_tensor *out)
@@ -54,8 +40,7 @@ double rt_op_flops(const rt_op *c, const kn_tensor *out)
     if (c->op == OP_addmm)
         return 2 * n * (double)size_at(c, 1, -1) + n;
     if (c->op == OP_quantized_linear)
-        return 2 * n * (double)size_at(c, 0, -1) + (c->n_in > 2 && c->in[2].kind == KN_KIND_TENSOR ? n : 0)
-               + (c->n_in > 3 && c->in[3].kind == KN_KIND_TENSOR ? n : 0);
+        return 2 * n * (double)size_at(c, 0, -1) + (c->n_in > 2 && c->in[2].kind == KN_KIND_TENSOR ? n : 0) + (c->n_in > 3 && c->in[3].kind == KN_KIND_TENSOR ? n : 0);
     double bias = c->n_in > 2 && c->in[2].kind == KN_KIND_TENSOR ? n : 0;
     if (c->op == OP_linear)
         return 2 * n * (double)size_at(c, 0, -1) + bias;
@@ -91,10 +76,7 @@ static void on_op(rt_trace *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
     rt_eager(ctx, c, out);
     book((summary *)f, c, out);
 }
-static kn_status on_read(rt_trace *f, rt_ctx *ctx, kn_tensor *t, int code, const char *site)
-{
-    return (void)f, (void)ctx, (void)t, (void)code, (void)site, KN_OK;
-}
+static kn_status on_read(rt_trace *f, rt_ctx *ctx, kn_tensor *t, int code, const char *site) { return (void)f, (void)ctx, (void)t, (void)code, (void)site, KN_OK; }
 static void on_write(rt_trace *f, rt_ctx *ctx, rt_storage *s) { (void)f, (void)ctx, (void)s; }
 static void on_break(rt_trace *f, rt_ctx *ctx, int code, const char *site) { (void)f, (void)ctx, (void)code, (void)site; }
 static kn_status on_foreign(rt_trace *f, kn_tensor *t) { return (void)f, (void)t, KN_OK; }

@@ -1,8 +1,8 @@
 /* walk.c: visits the fields of a module and of its children, and everything of the public face that is such a walk.
  *
- * Order is PyTorch's: a module's own tensors in the order of its table, then its children, each before the next. The pointers that are
- * in the fields now are what counts, also where the user wrote one by hand. A module that stands for another is walked as the other.
- * Paths are built in one buffer.
+ * Order is PyTorch's: a module's own tensors in the order of its table, then its children, each before the next. The pointers that are in
+ * the fields now are what counts, also where the user wrote one by hand. A module that stands for another is walked as the other. Paths
+ * are built in one buffer.
  */
 #include "runtime/module.h"
 #include <stdio.h>
@@ -127,15 +127,9 @@ static kn_status walk_modules(kn_module *m, kn_module_visitor visit, void *user,
     return rt_walk_run(&w, inside);
 }
 
-kn_status kn_named_modules(kn_module *m, kn_module_visitor visit, void *user)
-{
-    return walk_modules(m, visit, user, true, "kn_named_modules");
-}
+kn_status kn_named_modules(kn_module *m, kn_module_visitor visit, void *user) { return walk_modules(m, visit, user, true, "kn_named_modules"); }
 
-kn_status kn_named_children(kn_module *m, kn_module_visitor visit, void *user)
-{
-    return walk_modules(m, visit, user, false, "kn_named_children");
-}
+kn_status kn_named_children(kn_module *m, kn_module_visitor visit, void *user) { return walk_modules(m, visit, user, false, "kn_named_children"); }
 
 /* ---- tensors: each once ----------------------------------------------------------------------------------------------------------- */
 typedef struct tensor_visit {
@@ -204,15 +198,9 @@ static kn_status walk_tensors(kn_module *m, kn_tensor_visitor visit, void *user,
     return s;
 }
 
-kn_status kn_named_parameters(kn_module *m, kn_tensor_visitor visit, void *user)
-{
-    return walk_tensors(m, visit, user, true, "kn_named_parameters");
-}
+kn_status kn_named_parameters(kn_module *m, kn_tensor_visitor visit, void *user) { return walk_tensors(m, visit, user, true, "kn_named_parameters"); }
 
-kn_status kn_named_buffers(kn_module *m, kn_tensor_visitor visit, void *user)
-{
-    return walk_tensors(m, visit, user, false, "kn_named_buffers");
-}
+kn_status kn_named_buffers(kn_module *m, kn_tensor_visitor visit, void *user) { return walk_tensors(m, visit, user, false, "kn_named_buffers"); }
 
 static bool add_numel(const char *path, kn_tensor **slot, void *user)
 {

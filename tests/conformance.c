@@ -202,10 +202,7 @@ static void drop(result *r)
 }
 
 /* ---- comparing ------------------------------------------------------------------------------------------------------------------------- */
-static double float_at(const result *r, int64_t i)
-{
-    return r->dtype == KN_F32 ? (double)((const float *)r->data)[i] : ((const double *)r->data)[i];
-}
+static double float_at(const result *r, int64_t i) { return r->dtype == KN_F32 ? (double)((const float *)r->data)[i] : ((const double *)r->data)[i]; }
 static bool is_float(const result *r) { return r->dtype == KN_F32 || r->dtype == KN_F64; }
 
 static bool same_form(const result *got, const result *want, const char *way, size_t which)
@@ -314,8 +311,8 @@ static bool run_compiled(const op_case *c, const result *eager)
     }
     unsigned long long told = device.kind && !cg_device_backend_get();     /* without the toolkit: once, and operators run on the host */
     if (good && (s.graphs != 1 || s.paths != 1 || s.fallbacks != told || s.break_sites))
-        good = FAIL("compiled: %llu graphs, %llu paths, %llu break sites, %llu fallbacks; 1, 1, 0, %llu expected", s.graphs, s.paths,
-                    s.break_sites, s.fallbacks, told);
+        good = FAIL("compiled: %llu graphs, %llu paths, %llu break sites, %llu fallbacks; 1, 1, 0, %llu expected", s.graphs, s.paths, s.break_sites,
+                    s.fallbacks, told);
     tr_module *t = tr_module_of(fast);
     if (good && (!t || atomic_load(&t->replays) != 1))
         good = FAIL("compiled: the second call was no replay");

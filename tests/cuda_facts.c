@@ -1,6 +1,6 @@
-/* cuda_facts.c: what the assembler makes of the product and attention kernels, for sm_80, sm_90 and sm_100, without a device: every
- * tile, operands dense in k and not, f32 and f16. Checked: no spills; registers and shared memory that a multiprocessor has for as many
- * blocks as the tile was made for. Part of `make test-cuda`.
+/* cuda_facts.c: what the assembler makes of the product and attention kernels, for sm_80, sm_90 and sm_100, without a device: every tile,
+ * operands dense in k and not, f32 and f16. Checked: no spills; registers and shared memory that a multiprocessor has for as many blocks
+ * as the tile was made for. Part of `make test-cuda`.
  *
  *     cuda_facts          prints a line for each text and architecture; status 1 when one doesn't fit, 77 without NVRTC
  */
@@ -24,11 +24,8 @@ static bool check(const cuda_source *s, int arch)
     }
     bool fits = f.registers > 0 && f.registers * s->launch.threads_x <= REGISTERS && s->launch.shared <= SHARED,
          spills = f.spill_stores > SPILL || f.spill_loads > SPILL;
-    printf("%-44s sm_%-3d %3d registers, %4d threads, %6d bytes shared, spills %d + %d%s\n", s->launch.name, arch, f.registers,
-           s->launch.threads_x, s->launch.shared, f.spill_stores, f.spill_loads,
-           spills ? ": SPILLS"
-           : fits ? ""
-                  : ": DOES NOT FIT");
+    printf("%-44s sm_%-3d %3d registers, %4d threads, %6d bytes shared, spills %d + %d%s\n", s->launch.name, arch, f.registers, s->launch.threads_x, s->launch.shared,
+           f.spill_stores, f.spill_loads, spills ? ": SPILLS" : fits ? "" : ": DOES NOT FIT");
     n_texts++;
     return fits && !spills;
 }

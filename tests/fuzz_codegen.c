@@ -1,6 +1,6 @@
 /* fuzz_codegen.c SECONDS [SEED]: random graphs, and the same graphs at other sizes, as programs against the op interpreter, bit for bit:
- * every other one with interpreted kernels, the rest with machine code where kiln-llvm.so is found. A failing graph is made shorter
- * (fewer operators of the same seed) and written to fuzz_codegen.kn. Exits with 1 then.
+ * every other one with interpreted kernels, the rest with machine code where kiln-llvm.so is found. A failing graph is made shorter (fewer
+ * operators of the same seed) and written to fuzz_codegen.kn. Exits with 1 then.
  */
 #include "base/env.h"
 #include "base/error.h"

@@ -3,8 +3,8 @@
  * A case is a small program over a stack of values: pointwise ops, views, reductions, products, in-place writes on inputs, parameters,
  * views and fresh values, host reads that steer branches, explicit breaks, disabled regions, handles kept over calls, random numbers,
  * early returns, host state that changes from call to call. The same program runs as forward of two modules with equal state: one is
- * called plainly, one compiled. After each of several calls, results, errors, inputs, parameters and kept handles must be equal to the
- * bit (NaN equal to NaN).
+ * called plainly, one compiled. After each of several calls, results, errors, inputs, parameters and kept handles must be equal to the bit
+ * (NaN equal to NaN).
  *
  *   fuzz_forward [SECONDS | -n CASES] [-s FIRST_SEED] [-v]
  *
@@ -19,43 +19,9 @@
 enum { MAX_INSTR = 40, MAX_STACK = 64, N_PARAMS = 4, N_INPUTS = 2, N_KEPT = 3, N_MODULES = 8, CALLS = 10 };
 
 typedef enum fz_op {
-    FZ_UNARY,
-    FZ_BINARY,
-    FZ_SCALAR,
-    FZ_VARYING,
-    FZ_VIEW,
-    FZ_REDUCE,
-    FZ_SOFTMAX,
-    FZ_NORM,
-    FZ_MATMUL,
-    FZ_LINEAR,
-    FZ_WHERE,
-    FZ_CAT,
-    FZ_WRITE,
-    FZ_WRITE_SCALAR,
-    FZ_BRANCH,
-    FZ_HOST_BRANCH,
-    FZ_BREAK,
-    FZ_DISABLED,
-    FZ_KEEP,
-    FZ_USE_KEPT,
-    FZ_DROPOUT,
-    FZ_RETURN,
-    FZ_PARAM,
-    FZ_CHILD,
-    FZ_CREATE,
-    FZ_CAST,
-    FZ_READ,
-    FZ_MAP,
-    FZ_MODULE,
-    FZ_MODE,
-    FZ_GATHER,
-    FZ_SORT,
-    FZ_MISC,
-    FZ_DTYPE,
-    FZ_NONZERO,
-    FZ_LOOP,
-    FZ_COUNT
+    FZ_UNARY, FZ_BINARY, FZ_SCALAR, FZ_VARYING, FZ_VIEW, FZ_REDUCE, FZ_SOFTMAX, FZ_NORM, FZ_MATMUL, FZ_LINEAR, FZ_WHERE, FZ_CAT, FZ_WRITE, FZ_WRITE_SCALAR,
+    FZ_BRANCH, FZ_HOST_BRANCH, FZ_BREAK, FZ_DISABLED, FZ_KEEP, FZ_USE_KEPT, FZ_DROPOUT, FZ_RETURN, FZ_PARAM, FZ_CHILD, FZ_CREATE, FZ_CAST, FZ_READ, FZ_MAP,
+    FZ_MODULE, FZ_MODE, FZ_GATHER, FZ_SORT, FZ_MISC, FZ_DTYPE, FZ_NONZERO, FZ_LOOP, FZ_COUNT
 } fz_op;
 
 typedef struct instr { uint8_t op, a, b, c; } instr;
@@ -223,8 +189,8 @@ static kn_tensor *through_dtype(kn_tensor *x, int which)
 typedef struct machine { kn_tensor *stack[MAX_STACK], *doubtful; int n; } machine;
 
 /* A probability that is none (a negative number's root) fails when it is read: what is drawn after it must be eager's all the same.
- * Whether it fails isn't known while a compiled forward runs (README, limits), so such a result may steer nothing: it is drawn from
- * again and given out, and the forward goes on with numbers that are fine. */
+ * Whether it fails isn't known while a compiled forward runs (README, limits), so such a result may steer nothing: it is drawn from again
+ * and given out, and the forward goes on with numbers that are fine. */
 static kn_tensor *drawn(machine *m, kn_tensor *a, int which, int call)
 {
     switch (which % 4) {
@@ -305,19 +271,9 @@ static kn_value fuzz_forward(Fuzz *self, kn_tensor *x, kn_tensor *y)
         case FZ_RETURN: if (in.c % 4 == 0 && positive(b)) return result(&m, in.a); break;
         case FZ_PARAM: push(&m, self->p[in.c % N_PARAMS]); break;
         case FZ_CHILD: if (last == 6) push(&m, kn_call(self->child, a)); break;
-        case FZ_CREATE:
-            push(&m,
-                 in.c & 1 ? kn_full(KN_F32, KN_SHAPE(3, 6), self->call) : kn_from_data(KN_F32, KN_SHAPE(1), &(float){self->call * 0.5f}));
-            break;
-        case FZ_CAST:
-            push(&m, in.c % 3 == 0 ? kn_to(a, KN_F64) : in.c % 3 == 1 ? kn_to(kn_to(a, KN_I64), KN_F32) : kn_to(kn_gt(a, b), KN_F32));
-            break;
-        case FZ_READ: {
-            float v;
-            if (kn_numel(a) == 1 && kn_tensor_dtype(a) == KN_F32 && kn_read(a, &v, sizeof v) == KN_OK && v > 0)
-                push(&m, kn_add(b, v));
-            break;
-        }
+        case FZ_CREATE: push(&m, in.c & 1 ? kn_full(KN_F32, KN_SHAPE(3, 6), self->call) : kn_from_data(KN_F32, KN_SHAPE(1), &(float){self->call * 0.5f})); break;
+        case FZ_CAST: push(&m, in.c % 3 == 0 ? kn_to(a, KN_F64) : in.c % 3 == 1 ? kn_to(kn_to(a, KN_I64), KN_F32) : kn_to(kn_gt(a, b), KN_F32)); break;
+        case FZ_READ: { float v; if (kn_numel(a) == 1 && kn_tensor_dtype(a) == KN_F32 && kn_read(a, &v, sizeof v) == KN_OK && v > 0) push(&m, kn_add(b, v)); break; }
         case FZ_MAP: if (in.c % 3 == 0) mapped(in.b & 1 ? self->p[2] : a); break;
         case FZ_MODULE: if (last == 6) push(&m, module_call(self, a, in.c)); break;
         case FZ_MODE: (self->call + in.c) % 2 ? kn_train(KN_BASE(self)) : kn_eval(KN_BASE(self)); break;
@@ -519,11 +475,9 @@ static program make(uint32_t seed)
     return p;
 }
 
-static const char *const names[] = {"unary",  "binary",   "scalar",  "varying",  "view",    "reduce",       "softmax", "norm",
-                                    "matmul", "linear",   "where",   "cat",      "write",   "write_scalar", "branch",  "host_branch",
-                                    "break",  "disabled", "keep",    "use_kept", "dropout", "return",       "param",   "child",
-                                    "create", "cast",     "read",    "map",      "module",  "mode",         "gather",  "sort",
-                                    "misc",   "dtype",    "nonzero", "loop"};
+static const char *const names[] = {"unary", "binary", "scalar", "varying", "view", "reduce", "softmax", "norm", "matmul", "linear", "where", "cat", "write",
+    "write_scalar", "branch", "host_branch", "break", "disabled", "keep", "use_kept", "dropout", "return", "param", "child", "create", "cast", "read", "map",
+    "module", "mode", "gather", "sort", "misc", "dtype", "nonzero", "loop"};
 
 static void shrink(program *p)
 {

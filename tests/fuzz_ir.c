@@ -1,5 +1,5 @@
-/* fuzz_ir SECONDS [FIRST-SEED]: random graphs, as they are and after the passes: interpreted, they must give the same bits, in outputs
- * and in the inputs' memory; and print, parse and hash alike. A failure prints its seed and the graph, and ends the run. */
+/* fuzz_ir SECONDS [FIRST-SEED]: random graphs, as they are and after the passes: interpreted, they must give the same bits, in outputs and
+ * in the inputs' memory; and print, parse and hash alike. A failure prints its seed and the graph, and ends the run. */
 #include "tests/support/ir_random.h"
 #include <stdio.h>
 #include <stdlib.h>

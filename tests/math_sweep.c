@@ -125,9 +125,7 @@ static int sweep(const function *f, uint64_t stride, progress *how_far)
             a[n] = from_bits((uint32_t)u);
             uint32_t h = (uint32_t)((u * 0x9E3779B97F4A7C15ull) >> 29);
             /* half of the second operands near the first's size, a quarter small integers and halves */
-            b[n] = h & 1   ? from_bits(((uint32_t)u & 0xFF800000u) ^ (h & 0x81FFFFFFu))
-                   : h & 2 ? (float)((int)(h >> 4 & 63) - 32) / 2
-                           : from_bits(h);
+            b[n] = h & 1 ? from_bits(((uint32_t)u & 0xFF800000u) ^ (h & 0x81FFFFFFu)) : h & 2 ? (float)((int)(h >> 4 & 63) - 32) / 2 : from_bits(h);
         }
         sweep_block(f, row, a, b, n, &o);
         progress_tell(how_far, f->name, (double)u / 0x1p32);

@@ -3,11 +3,11 @@
  *     module_conformance [FILE.json] [--verbose] [--filter CLASS]     FILE.safetensors lies beside it; modules.json and modules-more.json in tests/golden/
  *                                                                     when left out
  *
- * Each case makes its module by the class's name and PyTorch's arguments, compares the names, their order and the shapes of its state
- * with the case's, loads it, and calls it: eagerly, held against the expected outputs and the expected state after the call; and
- * compiled, on a second instance, called twice so that the second call replays, held to the bit against as many eager calls, outputs and
- * state (the sign and payload of NaN apart). A class that the table doesn't have is "not supported"; nothing else is: a refusal, a graph
- * break, a fallback of the compiled module, a wrong dtype or shape are failures. Exit status 1 on any.
+ * Each case makes its module by the class's name and PyTorch's arguments, compares the names, their order and the shapes of its state with
+ * the case's, loads it, and calls it: eagerly, held against the expected outputs and the expected state after the call; and compiled, on a
+ * second instance, called twice so that the second call replays, held to the bit against as many eager calls, outputs and state (the sign
+ * and payload of NaN apart). A class that the table doesn't have is "not supported"; nothing else is: a refusal, a graph break, a fallback
+ * of the compiled module, a wrong dtype or shape are failures. Exit status 1 on any.
  */
 #include "base/dtype.h"
 #include "base/layout.h"
@@ -258,10 +258,7 @@ static bool call(const module_case *c, kn_module *m, kn_module *of, outcome *o)
 }
 
 /* ---- comparing ------------------------------------------------------------------------------------------------------------------------------ */
-static double float_at(const result *r, int64_t i)
-{
-    return r->dtype == KN_F32 ? (double)((const float *)r->data)[i] : ((const double *)r->data)[i];
-}
+static double float_at(const result *r, int64_t i) { return r->dtype == KN_F32 ? (double)((const float *)r->data)[i] : ((const double *)r->data)[i]; }
 static bool is_float(const result *r) { return r->dtype == KN_F32 || r->dtype == KN_F64; }
 
 static bool same_form(const result *got, const result *want, const char *what, size_t which)
@@ -299,8 +296,7 @@ static bool same_bits(const result *got, const result *want, const char *what, s
         if (memcmp((char *)got->data + (size_t)i * size, (char *)want->data + (size_t)i * size, size) == 0)
             continue;
         if (!is_float(got) || !(isnan(float_at(got, i)) && isnan(float_at(want, i))))
-            return FAIL("%s %zu, element %lld: %.9g, eager gave %.9g", what, which, (long long)i, is_float(got) ? float_at(got, i) : 0,
-                        is_float(got) ? float_at(want, i) : 0);
+            return FAIL("%s %zu, element %lld: %.9g, eager gave %.9g", what, which, (long long)i, is_float(got) ? float_at(got, i) : 0, is_float(got) ? float_at(want, i) : 0);
     }
     return true;
 }

@@ -237,8 +237,7 @@ static int shifting(const char *backend)
         bool good = kn_failed(y) ? step > -0.01f && step < 2.01f && *kn_tensor_error(y) : step > 1.99f && step < 2.01f;
         late += kn_failed(y) && step > 0.5f;
         if (!good)
-            fprintf(stderr, "%s: call with allocation %ld failed: %s, yet the buffer moved by %g\n", backend, n / 2,
-                    kn_failed(y) ? kn_tensor_error(y) : "right", step);
+            fprintf(stderr, "%s: call with allocation %ld failed: %s, yet the buffer moved by %g\n", backend, n / 2, kn_failed(y) ? kn_tensor_error(y) : "right", step);
         bad += !good;
         if (!reached && (n & 1))
             break;

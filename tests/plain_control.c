@@ -1,6 +1,6 @@
-/* plain_control.c: structured control flow under the leak checker: every allocation of a job failed once (each result right to the bit
- * or an error with a sentence), callbacks left by longjmp, many structures and sizes (the table of regions stays bounded), and one
- * compiled module called by several threads.
+/* plain_control.c: structured control flow under the leak checker: every allocation of a job failed once (each result right to the bit or
+ * an error with a sentence), callbacks left by longjmp, many structures and sizes (the table of regions stays bounded), and one compiled
+ * module called by several threads.
  */
 #include "base/control.h"
 #include "codegen/cg.h"

@@ -44,15 +44,7 @@ static void expect(bool holds, const char *what)
 
 /* ---- a module that does what `mode` says ---------------------------------------------------------------------------------------------------- */
 enum { PLAIN, BRANCH, KEEP, FAIL, LEAVE, TUPLE, INPLACE, MODES };
-typedef struct Net {
-    kn_module base;
-    kn_module **layers;
-    int64_t n;
-    kn_module *extra;
-    kn_tensor *scale, *state;
-    int mode;
-    kn_tensor *kept;
-} Net;
+typedef struct Net { kn_module base; kn_module **layers; int64_t n; kn_module *extra; kn_tensor *scale, *state; int mode; kn_tensor *kept; } Net;
 static __thread jmp_buf away;
 
 static kn_value net_forward(Net *self, kn_tensor *x)

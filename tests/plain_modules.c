@@ -1,6 +1,6 @@
-/* plain_modules.c: a module's life with every allocation failed once: made, hooked, called, walked, saved, loaded, freed. Whatever
- * fails, the result is an error with a sentence or a right answer, and nothing stays allocated. A plain program, so that leak checkers
- * see it. jansson's own allocations are not failed.
+/* plain_modules.c: a module's life with every allocation failed once: made, hooked, called, walked, saved, loaded, freed. Whatever fails,
+ * the result is an error with a sentence or a right answer, and nothing stays allocated. A plain program, so that leak checkers see it.
+ * jansson's own allocations are not failed.
  */
 #include "base/alloc.h"
 #include <kiln/kiln.h>

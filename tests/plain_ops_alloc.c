@@ -1,6 +1,5 @@
-/* plain_ops_alloc.c: every allocation of a job of operators failed once: each result is right to the bit or an error with a sentence,
- * and afterwards as much is allocated as before. The job is eager and on one thread, so that the Nth allocation is the same one on each
- * run.
+/* plain_ops_alloc.c: every allocation of a job of operators failed once: each result is right to the bit or an error with a sentence, and
+ * afterwards as much is allocated as before. The job is eager and on one thread, so that the Nth allocation is the same one on each run.
  */
 #include <kiln/kiln.h>
 #include <stdio.h>
@@ -51,8 +50,7 @@ static void job(run *r)
     kn_manual_seed(1);
     kn_tensor *x = kn_randn(KN_F32, KN_SHAPE(2, 4, 6, 5)), *w = kn_randn(KN_F32, KN_SHAPE(4, 2, 3, 3)), *h = kn_to(x, KN_F16),
               *c = kn_ones(KN_F32, KN_SHAPE(4));
-    kn_tensor *m = kn_select(kn_select(x, 0, 1), 0, 2), *t = kn_transpose(m, 0, 1),
-              *i = kn_from_data(KN_I64, KN_SHAPE(2, 2), ((int64_t[]){1, 0, 3, 2}));
+    kn_tensor *m = kn_select(kn_select(x, 0, 1), 0, 2), *t = kn_transpose(m, 0, 1), *i = kn_from_data(KN_I64, KN_SHAPE(2, 2), ((int64_t[]){1, 0, 3, 2}));
     take(r, kn_conv2d(x, w, c, .padding = {1, 1}, .groups = 2));
     take(r, kn_conv2d(h, kn_to(w, KN_F16), NULL, .stride = {2, 2}, .groups = 2));
     take(r, kn_conv_transpose2d(x, w, NULL, .stride = {2, 2}));

@@ -56,9 +56,10 @@ int main(void)
         pthread_create(&threads[i], NULL, caller, NULL);
     for (int i = 0; i < 300 || (atomic_load(&ran) == 0 && i < 100000); i++) {
         kn_module *other = kn_nn_sequential(kn_nn_relu(), kn_nn_identity());
-        kn_hook hooks[3] = {kn_register_forward_hook(kn_module_child(shared, "0"), tick, fresh(), .free_user = end),
-                            kn_register_forward_pre_hook(shared, tick, fresh(), .free_user = end),
-                            kn_register_global_forward_hook(tick, fresh(), .free_user = end)};
+        kn_hook hooks[3] = {
+            kn_register_forward_hook(kn_module_child(shared, "0"), tick, fresh(), .free_user = end),
+            kn_register_forward_pre_hook(shared, tick, fresh(), .free_user = end), kn_register_global_forward_hook(tick, fresh(), .free_user = end)
+        };
         kn_eval(shared);
         kn_train(shared);
         kn_register_forward_hook(other, tick, fresh(), .free_user = end);

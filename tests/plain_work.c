@@ -1,10 +1,10 @@
 /* plain_work.c: the work of compiling grows in proportion to the number of operators, up to ten thousand.
  *
- * Time can't show it: a larger graph also leaves the caches. So the work is counted: ir/, codegen/ and tracer/ are compiled once more
- * for this program, with a call in each basic block (-fsanitize-coverage=trace-pc; see mk/build.mk). A module of n operators is recorded
- * and compiled, one of 8 n after it; an operator may not cost more in the large one than in the small one, a few percent aside. Kernels
- * are interpreted: a code generator's work isn't counted, and equal kernels are generated once. Each row is a kind of graph that a
- * careless search over all nodes makes quadratic.
+ * Time can't show it: a larger graph also leaves the caches. So the work is counted: ir/, codegen/ and tracer/ are compiled once more for
+ * this program, with a call in each basic block (-fsanitize-coverage=trace-pc; see mk/build.mk). A module of n operators is recorded and
+ * compiled, one of 8 n after it; an operator may not cost more in the large one than in the small one, a few percent aside. Kernels are
+ * interpreted: a code generator's work isn't counted, and equal kernels are generated once. Each row is a kind of graph that a careless
+ * search over all nodes makes quadratic.
  */
 #include <kiln/kiln.h>
 #include <stdint.h>

@@ -1,27 +1,11 @@
 /* test_axes.c: reductions over axes that are no neighbours, in parts (codegen/axes.c): the op interpreter's bits for every set of axes,
  * sizes of one and around the blocks of 256, every type; what makes the operand joins them.
  */
-#include "base/env.h"
-#include "tests/support/random_graph.h"
-#include <criterion/criterion.h>
+#include "tests/support/graph_check.h"
 #include <stdio.h>
 #include <string.h>
 
-static void interpreted(void) { kb_env_set(KB_ENV_KN_BACKEND, "interp"); }
-
-static cg_stats check(const char *text)
-{
-    char error[512] = "";
-    cg_stats s = {0};
-    ir_graph *g = ir_parse(text, error, sizeof error);
-    cr_assert_not_null(g, "%s\n%s", error, text);
-    for (uint64_t seed = 1; seed < 3; seed++) {
-        const char *bad = rg_compare(g, seed, NULL, &s);
-        cr_assert_null(bad, "%s\n%s", bad, text);
-    }
-    ir_free(g);
-    return s;
-}
+static cg_stats check(const char *text) { return check_seeds(text, 2); }
 
 static void list_of(char *out, size_t size, const int *v, int n)
 {
@@ -47,12 +31,8 @@ static void all_masks(const int *sizes, int rank)
             const char *type = types[turn % 7];
             bool number = turn % 7 == 3 || turn % 7 == 5, truth = turn % 7 == 6;
             const char *op = truth ? int_ops[4 + turn % 2] : number ? int_ops[(turn + mask) % 6] : float_ops[(turn + mask) % 9];
-            snprintf(text, sizeof text, "graph (%%0: %s[%s]) {\n %%1 = %s(%%0)\n %%2 = %s(%%1) dims=[%s] keepdim=%s%s\n return %%2\n}\n",
-                     type, shape,
-                     truth                ? "logical_not"
-                     : turn % 2 || number ? "abs"
-                                          : "neg",
-                     op, dims, turn / 2 % 2 ? "true" : "false",
+            snprintf(text, sizeof text, "graph (%%0: %s[%s]) {\n %%1 = %s(%%0)\n %%2 = %s(%%1) dims=[%s] keepdim=%s%s\n return %%2\n}\n", type, shape,
+                     truth ? "logical_not" : turn % 2 || number ? "abs" : "neg", op, dims, turn / 2 % 2 ? "true" : "false",
                      strcmp(op, "var") == 0 || strcmp(op, "std") == 0 ? (turn % 2 ? " correction=1" : " correction=0") : "");
             check(text);
         }
@@ -118,11 +98,9 @@ static void batch_statistics(void)
         for (int i = 0; i < 4; i++) {
             const char *t = types[k];
             int c = shapes[i][1];
-            snprintf(text, sizeof text,
-                     "graph (%%0: %s[%d, %d, %d, %d], %%1: %s[%d], %%2: %s[%d], %%3: %s[%d]) {\n %%4 = neg(%%0)\n"
-                     " %%5, %%6, %%7 = batch_norm(%%4, %%1, %%2, %%3, %%1, 0.3, 1e-3) training=true\n %%8 = relu(%%5)\n return %%8, %%6, "
-                     "%%7\n}\n",
-                     t, shapes[i][0], c, shapes[i][2], shapes[i][3], t, c, t, c, t, c);
+            snprintf(text, sizeof text, "graph (%%0: %s[%d, %d, %d, %d], %%1: %s[%d], %%2: %s[%d], %%3: %s[%d]) {\n %%4 = neg(%%0)\n"
+                     " %%5, %%6, %%7 = batch_norm(%%4, %%1, %%2, %%3, %%1, 0.3, 1e-3) training=true\n %%8 = relu(%%5)\n return %%8, %%6, %%7\n}\n", t, shapes[i][0], c,
+                     shapes[i][2], shapes[i][3], t, c, t, c, t, c);
             check(text);
             snprintf(text, sizeof text,
                      "graph (%%0: %s[%d, %d]) {\n %%1, %%2, %%3 = batch_norm(%%0, _, _, _, _, _, _) training=%s\n return %%1%s\n}\n", t,
@@ -130,8 +108,7 @@ static void batch_statistics(void)
             check(text);
         }
     check("graph (%0: f32[1, 32, 9, 5]) {\n %1, %2, %3 = batch_norm(%0, _, _, _, _, _, _) training=true\n return %1, %2\n}\n");
-    cg_stats s = check("graph (%0: f32[8, 32, 9, 9], %1: f32[32]) {\n %2, %3, %4 = batch_norm(%0, %1, %1, _, _, _, _) training=true\n %5 = "
-                       "relu(%2)\n return %5\n}\n");
+    cg_stats s = check("graph (%0: f32[8, 32, 9, 9], %1: f32[32]) {\n %2, %3, %4 = batch_norm(%0, %1, %1, _, _, _, _) training=true\n %5 = relu(%2)\n return %5\n}\n");
     cr_expect(s.eager_steps == 0, "%d eager steps", s.eager_steps);
 }
 Test(axes, batch_statistics) { batch_statistics(); }

@@ -1,8 +1,8 @@
 /* test_cache.c: the object cache on disk, and the loader of what is in it. Each test has a folder of its own. "The next process" is one
  * where it matters (LLVM must stay unloaded), else this one after cg_shutdown, which forgets all kernels that are in memory.
  *
- * Files are forged by an outsider's code: forge() writes the format down once more, so that a file with the right checksum can be wrong
- * in one thing.
+ * Files are forged by an outsider's code: forge() writes the format down once more, so that a file with the right checksum can be wrong in
+ * one thing.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -1,6 +1,5 @@
-/* test_capture_arithmetic.c: corners of the canonical arithmetic (rules 15 to 17 of the capture contract) that closed forms decide,
- * eager and compiled. What holds everywhere is tests/canonical.c's business; here are the values on which a plausible other definition
- * differs.
+/* test_capture_arithmetic.c: corners of the canonical arithmetic (rules 15 to 17 of the capture contract) that closed forms decide, eager
+ * and compiled. What holds everywhere is tests/canonical.c's business; here are the values on which a plausible other definition differs.
  */
 #include "tests/support/tensors.h"
 
@@ -62,10 +61,7 @@ Test(canonical, carry_of_a_running_sum_rounds)
     free(sum);
 }
 
-static kn_tensor *scaled_sum(kn_tensor *x)
-{
-    return kn_addmm(x, kn_mul(x, 1.0), x, .beta = kn_value_double(0x1.fffffep-1), .alpha = kn_value_double(3.0));
-}
+static kn_tensor *scaled_sum(kn_tensor *x) { return kn_addmm(x, kn_mul(x, 1.0), x, .beta = kn_value_double(0x1.fffffep-1), .alpha = kn_value_double(3.0)); }
 Test(canonical, addmm_scales_before_it_adds)
 {
     KN_SCOPE;

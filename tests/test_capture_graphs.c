@@ -252,10 +252,7 @@ FORWARD(kind_of_a_number_is_frozen, 9)
     return kn_tuple(y, kn_div(y, 3));
 }
 
-static kn_value with_numbers(World *w, kn_tensor *x)
-{
-    return T(kn_add(kn_pow(kn_abs(x), 0.5 * (w->call % 4)), kn_mul(x, 0.25 * w->call)));
-}
+static kn_value with_numbers(World *w, kn_tensor *x) { return T(kn_add(kn_pow(kn_abs(x), 0.5 * (w->call % 4)), kn_mul(x, 0.25 * w->call))); }
 Test(capture, number_is_part_of_the_code)
 {
     kn_stats s = worlds("numbers", with_numbers, 12);

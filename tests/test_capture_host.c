@@ -1,5 +1,5 @@
-/* test_capture_host.c: programs that break a looser capture of the host (rules 13 and 20 to 25): what C code does between operators,
- * calls within calls, operators of one's own, hooks, threads. */
+/* test_capture_host.c: programs that break a looser capture of the host (rules 13 and 20 to 25): what C code does between operators, calls
+ * within calls, operators of one's own, hooks, threads. */
 #include "tests/support/worlds.h"
 #include "tracer/tr.h"
 #include <pthread.h>
@@ -190,8 +190,8 @@ FORWARD(random_numbers_around_a_side_exit, 9)
     return T(kn_add(kn_dropout(d, 0.25, true), r));
 }
 
-/* Eager draws nothing from what failed. Here that is known only when the graph runs: numbers that were reserved after it move up, those
- * of the operator whose call makes the graph run among them. */
+/* Eager draws nothing from what failed. Here that is known only when the graph runs: numbers that were reserved after it move up, those of
+ * the operator whose call makes the graph run among them. */
 FORWARD(numbers_of_a_draw_that_fails_are_given_back, 12)
 {
     kn_tensor *p = kn_bernoulli(kn_mul(kn_abs(x), w->call % 4 > 1 ? 100.0 : 0.0));  /* no probabilities at some calls */
@@ -219,8 +219,7 @@ static kn_tensor *rows_by_call(World *w, int call)
 }
 Test(capture, check_after_a_write_on_a_path_that_never_ends) { worlds_with("stops", stops_after_a_write, rows_by_call, 16); }
 
-/* What the check reads and the write stand side by side: they must not share a kernel, for the write of a failed program can't be
- * undone. */
+/* What the check reads and the write stand side by side: they must not share a kernel, for the write of a failed program can't be undone. */
 FORWARD(check_and_a_later_write_of_equal_sizes, 12)
 {
     kn_tensor *p = kn_add(kn_mul(kn_abs(w->buf), w->call % 4 > 1 ? 100.0 : 0.0), kn_mul(x, 0.0));
@@ -367,10 +366,7 @@ Test(capture, scope_closed_around_a_left_call_leaves_it_open)
 
 /* A compiled module within a compiled call belongs to that call's graph, and records nothing of its own. */
 static kn_module *compiled_inside;
-static kn_value calls_compiled(World *w, kn_tensor *x)
-{
-    return T(kn_relu(kn_call(w->depth ? w->inner : compiled_inside, kn_mul(x, w->a))));
-}
+static kn_value calls_compiled(World *w, kn_tensor *x) { return T(kn_relu(kn_call(w->depth ? w->inner : compiled_inside, kn_mul(x, w->a)))); }
 Test(capture, compiled_module_inside_a_call_is_a_graph_of_its_own)
 {
     KN_SCOPE;

@@ -327,8 +327,7 @@ Test(capture, memory_lent_twice)
     kn_module_free(KN_BASE(w[1]));
 }
 
-/* Memory that the host lent changes behind the library's back between calls: no packed form, no value of an earlier call may stand for
- * it. */
+/* Memory that the host lent changes behind the library's back between calls: no packed form, no value of an earlier call may stand for it. */
 static kn_value reads_what_is_lent(World *w, kn_tensor *x)
 {
     kn_tensor *y = kn_linear(x, w->a, NULL);

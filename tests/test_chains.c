@@ -1,8 +1,8 @@
 /* test_chains.c: two products with work between them (attention) as one step: what is taken together, what is not, and that no bit
  * changes.
  *
- * Programs are held against the op interpreter (rg_compare), the attention operator against the same formula in operators, and its rows
- * of different lengths against rows that are computed alone.
+ * Programs are held against the op interpreter (rg_compare), the attention operator against the same formula in operators, and its rows of
+ * different lengths against rows that are computed alone.
  */
 #include "base/env.h"
 #include "base/pool.h"
@@ -24,11 +24,9 @@ static cg_stats expect(const char *text, int steps, int products, int kernels)
 }
 
 /* Scores, scale, mask, softmax, product, heads of a packed projection as views */
-#define HEADS(b, t, h, d) \
-    "graph (%0: f32[" b ", " t ", " h ", " d "], %1: f32[" b ", " t ", " h ", " d "], %2: f32[" b ", " t ", " h ", " d "], %3: f32[" t \
-    ", " t "]) {\n" \
-    " %4 = transpose(%0) dim0=1 dim1=2\n %5 = transpose(%1) dim0=1 dim1=2\n %6 = transpose(%2) dim0=1 dim1=2\n %7 = transpose(%5) dim0=2 " \
-    "dim1=3\n"
+#define HEADS(b, t, h, d)                                                                                               \
+    "graph (%0: f32[" b ", " t ", " h ", " d "], %1: f32[" b ", " t ", " h ", " d "], %2: f32[" b ", " t ", " h ", " d "], %3: f32[" t ", " t "]) {\n" \
+    " %4 = transpose(%0) dim0=1 dim1=2\n %5 = transpose(%1) dim0=1 dim1=2\n %6 = transpose(%2) dim0=1 dim1=2\n %7 = transpose(%5) dim0=2 dim1=3\n"
 #define CHAIN " %8 = matmul(%4, %7)\n %9 = mul(%8, 0.25)\n %10 = add(%9, %3, _)\n %11 = softmax(%10) dim=-1\n"
 
 Test(chains, attention_is_one_step, .init = interpreted)
@@ -51,35 +49,27 @@ Test(chains, threads_interpreted, .init = interpreted) { all_threads(); }
 
 Test(chains, one_query_over_many_keys)
 {
-    expect("graph (%0: f32[12, 1, 32], %1: f32[12, 700, 32], %2: f32[12, 700, 32]) {\n %3 = transpose(%1) dim0=1 dim1=2\n %4 = matmul(%0, "
-           "%3)\n"
-           " %5 = div(%4, 4.0)\n %6 = softmax(%5) dim=2\n %7 = matmul(%6, %2)\n return %7\n}\n",
-           1, 2, 1);
+    expect("graph (%0: f32[12, 1, 32], %1: f32[12, 700, 32], %2: f32[12, 700, 32]) {\n %3 = transpose(%1) dim0=1 dim1=2\n %4 = matmul(%0, %3)\n"
+           " %5 = div(%4, 4.0)\n %6 = softmax(%5) dim=2\n %7 = matmul(%6, %2)\n return %7\n}\n", 1, 2, 1);
 }
 
 Test(chains, written_in_place, .init = interpreted)
 {
-    expect("graph (%0: f32[4, 64, 16], %1: f32[4, 16, 64], %2: f32[4, 64, 16]) {\n %3 = matmul(%0, %1)\n %4 = mul_(%3, 0.25)\n %5 = "
-           "softmax(%4) dim=2\n"
-           " %6 = matmul(%5, %2)\n return %6\n}\n",
-           1, 2, 1);
+    expect("graph (%0: f32[4, 64, 16], %1: f32[4, 16, 64], %2: f32[4, 64, 16]) {\n %3 = matmul(%0, %1)\n %4 = mul_(%3, 0.25)\n %5 = softmax(%4) dim=2\n"
+           " %6 = matmul(%5, %2)\n return %6\n}\n", 1, 2, 1);
 }
 
 /* The kernel stores to its result in a pass before the last that reads the product: two matrices of rows. */
 Test(chains, rows_that_are_read_again_after_the_first_store, .init = interpreted)
 {
-    expect("graph (%0: f32[4, 64, 16], %1: f32[4, 16, 64], %2: f32[4, 64, 16]) {\n %3 = matmul(%0, %1)\n %4 = softmax(%3) dim=2\n %5 = "
-           "mul(%4, %3)\n"
-           " %6 = softmax(%5) dim=2\n %7 = add(%6, %3, _)\n %8 = matmul(%7, %2)\n return %8\n}\n",
-           1, 2, 1);
+    expect("graph (%0: f32[4, 64, 16], %1: f32[4, 16, 64], %2: f32[4, 64, 16]) {\n %3 = matmul(%0, %1)\n %4 = softmax(%3) dim=2\n %5 = mul(%4, %3)\n"
+           " %6 = softmax(%5) dim=2\n %7 = add(%6, %3, _)\n %8 = matmul(%7, %2)\n return %8\n}\n", 1, 2, 1);
 }
 
 Test(chains, a_small_network_by_rows, .init = interpreted)
 {
-    expect("graph (%0: f32[300, 32], %1: f32[128, 32], %2: f32[128], %3: f32[20, 128], %4: f32[20]) {\n %5 = linear(%0, %1, %2)\n %6 = "
-           "gelu(%5)\n"
-           " %7 = linear(%6, %3, %4)\n return %7\n}\n",
-           1, 2, 1);
+    expect("graph (%0: f32[300, 32], %1: f32[128, 32], %2: f32[128], %3: f32[20, 128], %4: f32[20]) {\n %5 = linear(%0, %1, %2)\n %6 = gelu(%5)\n"
+           " %7 = linear(%6, %3, %4)\n return %7\n}\n", 1, 2, 1);
     /* the second product has a factor on its B's side: the same */
     expect("graph (%0: f32[300, 32], %1: f32[32, 128], %2: f32[20], %3: f32[128, 20]) {\n %4 = matmul(%0, %1)\n %5 = relu(%4)\n"
            " %6 = addmm(%2, %5, %3, _, _)\n return %6\n}\n", 1, 2, 1);
@@ -107,9 +97,7 @@ Test(chains, values_that_wait_for_the_first_product, .init = interpreted)
 /* Large B: each block of rows would read them again. */
 Test(chains, large_weights_are_read_once, .init = interpreted)
 {
-    expect("graph (%0: f32[40, 512], %1: f32[600, 512], %2: f32[64, 600]) {\n %3 = linear(%0, %1, _)\n %4 = relu(%3)\n %5 = linear(%4, %2, "
-           "_)\n return %5\n}\n",
-           2, 2, 1);
+    expect("graph (%0: f32[40, 512], %1: f32[600, 512], %2: f32[64, 600]) {\n %3 = linear(%0, %1, _)\n %4 = relu(%3)\n %5 = linear(%4, %2, _)\n return %5\n}\n", 2, 2, 1);
 }
 
 /* ---- results that are written where a copy of them would stand --------------------------------------------------------------------------- */
@@ -130,18 +118,12 @@ Test(chains, heads_are_written_side_by_side, .init = interpreted)
 Test(chains, products_are_written_in_another_order, .init = interpreted)
 {
     /* batches swapped; batch and rows swapped, by a product whose batches would be rows otherwise */
-    expect("graph (%0: f32[3, 4, 5, 6], %1: f32[3, 4, 6, 7]) {\n %2 = matmul(%0, %1)\n %3 = transpose(%2) dim0=0 dim1=1\n %4 = reshape(%3) "
-           "shape=[12, 35]\n"
-           " return %4\n}\n",
-           1, 1, 0);
-    expect("graph (%0: f32[4, 5, 6], %1: f32[7, 6], %2: f32[7]) {\n %3 = linear(%0, %1, %2)\n %4 = transpose(%3) dim0=0 dim1=1\n %5 = "
-           "reshape(%4) shape=[20, 7]\n"
-           " return %5\n}\n",
-           1, 1, 0);
-    expect("graph (%0: f32[4, 6], %1: f32[12, 6]) {\n %2 = linear(%0, %1, _)\n %3 = reshape(%2) shape=[4, 3, 4]\n %4 = transpose(%3) "
-           "dim0=0 dim1=1\n"
-           " %5 = contiguous(%4)\n %6 = exp(%5)\n return %5, %6\n}\n",
-           2, 1, 1); /* rows would fall apart */
+    expect("graph (%0: f32[3, 4, 5, 6], %1: f32[3, 4, 6, 7]) {\n %2 = matmul(%0, %1)\n %3 = transpose(%2) dim0=0 dim1=1\n %4 = reshape(%3) shape=[12, 35]\n"
+           " return %4\n}\n", 1, 1, 0);
+    expect("graph (%0: f32[4, 5, 6], %1: f32[7, 6], %2: f32[7]) {\n %3 = linear(%0, %1, %2)\n %4 = transpose(%3) dim0=0 dim1=1\n %5 = reshape(%4) shape=[20, 7]\n"
+           " return %5\n}\n", 1, 1, 0);
+    expect("graph (%0: f32[4, 6], %1: f32[12, 6]) {\n %2 = linear(%0, %1, _)\n %3 = reshape(%2) shape=[4, 3, 4]\n %4 = transpose(%3) dim0=0 dim1=1\n"
+           " %5 = contiguous(%4)\n %6 = exp(%5)\n return %5, %6\n}\n", 2, 1, 1);      /* rows would fall apart */
 }
 
 Test(chains, copies_that_stay, .init = interpreted)
@@ -149,15 +131,11 @@ Test(chains, copies_that_stay, .init = interpreted)
     const char *other[] = {"%2 = matmul(%0, %1)\n %3 = transpose(%2) dim0=1 dim1=2\n", "%2 = matmul(%0, %1)\n %3 = narrow(%2) dim=0 start=1 length=2\n"};
     char text[512];
     for (int i = 0; i < 2; i++) {               /* elements of a row fall apart; a part of the result */
-        snprintf(
-            text, sizeof text,
-            "graph (%%0: f32[3, 5, 6], %%1: f32[3, 6, 7]) {\n %s %%4 = reshape(%%3) shape=[-1]\n %%5 = mul(%%4, 2.0)\n return %%5\n}\n",
-            other[i]);
+        snprintf(text, sizeof text, "graph (%%0: f32[3, 5, 6], %%1: f32[3, 6, 7]) {\n %s %%4 = reshape(%%3) shape=[-1]\n %%5 = mul(%%4, 2.0)\n return %%5\n}\n", other[i]);
         expect(text, 2, 1, 1);
     }
     /* the result itself is needed too */
-    expect("graph (%0: f32[3, 5, 6], %1: f32[3, 6, 7]) {\n %2 = matmul(%0, %1)\n %3 = transpose(%2) dim0=0 dim1=1\n %4 = reshape(%3) "
-           "shape=[15, 7]\n return %4, %2\n}\n",
+    expect("graph (%0: f32[3, 5, 6], %1: f32[3, 6, 7]) {\n %2 = matmul(%0, %1)\n %3 = transpose(%2) dim0=0 dim1=1\n %4 = reshape(%3) shape=[15, 7]\n return %4, %2\n}\n",
            2, 1, 1);
 }
 
@@ -220,13 +198,8 @@ Test(chains, causal_rows_end_early)
     check_rows(kn_narrow(q, 0, 0, 70), kn_narrow(k, 0, 0, 33), kn_narrow(v, 0, 0, 33), "fewer keys than rows");
     float *x = malloc(ROWS * WIDTH * sizeof *x);
     for (int i = 0; i < ROWS * WIDTH; i++)      /* no numbers, infinities, zeros of both signs, products that vanish */
-        x[i] = i % 997 == 500    ? NAN
-               : i % 1013 == 700 ? INFINITY
-               : i % WIDTH == 3  ? 0.0f
-               : i % WIDTH == 4  ? -0.0f
-               : i % WIDTH == 5  ? -0x1p-149f
-               : i % WIDTH == 6  ? 0x1p-149f
-                                 : 1.0f / (float)(i + 1);
+        x[i] = i % 997 == 500 ? NAN : i % 1013 == 700 ? INFINITY : i % WIDTH == 3 ? 0.0f : i % WIDTH == 4 ? -0.0f : i % WIDTH == 5 ? -0x1p-149f
+             : i % WIDTH == 6 ? 0x1p-149f : 1.0f / (float)(i + 1);
     check_rows(q, k, kn_from_data(KN_F32, KN_SHAPE(ROWS, WIDTH), x), "values of all kinds");
     free(x);
 }
@@ -235,8 +208,7 @@ Test(chains, causal_rows_end_early)
 Test(chains, rows_without_keys)
 {
     KN_SCOPE;
-    kn_tensor *q = kn_ones(KN_F32, KN_SHAPE(3, 2)), *k = kn_ones(KN_F32, KN_SHAPE(2, 2)),
-              *v = kn_from_data(KN_F32, KN_SHAPE(2, 1), ((float[]){5, INFINITY}));
+    kn_tensor *q = kn_ones(KN_F32, KN_SHAPE(3, 2)), *k = kn_ones(KN_F32, KN_SHAPE(2, 2)), *v = kn_from_data(KN_F32, KN_SHAPE(2, 1), ((float[]){5, INFINITY}));
     kn_tensor *mask = kn_from_data(KN_F32, KN_SHAPE(3, 2), ((float[]){0, -INFINITY, -INFINITY, -INFINITY, 0, 0}));
     float y[3];
     cr_assert_eq(kn_read(kn_scaled_dot_product_attention(q, k, v, mask), y, sizeof y), KN_OK);

@@ -87,8 +87,7 @@ Test(codegen, writes_land_in_order, .init = interpreted)
 {
     check("graph (%0: f32[4, 8]) {\n %1 = mul(%0, 2.0)\n %2 = add_(%0, 1.0, _)\n %3 = mul(%0, 3.0)\n %4 = add(%1, %3, _)\n return %4\n}\n");
     check("graph (%0: f32[8, 8]) {\n %1 = transpose(%0) dim0=0 dim1=1\n %2 = add_(%0, %1, _)\n %3 = exp(%0)\n return %3\n}\n");
-    check("graph (%0: f32[8, 8]) {\n %1 = exp(%0)\n %2 = select(%1) dim=0 index=2\n %3 = fill_(%2, 7.0)\n %4 = mul(%1, 2.0)\n return "
-          "%4\n}\n");
+    check("graph (%0: f32[8, 8]) {\n %1 = exp(%0)\n %2 = select(%1) dim=0 index=2\n %3 = fill_(%2, 7.0)\n %4 = mul(%1, 2.0)\n return %4\n}\n");
     check("graph (%0: f32[4, 8], %1: f32[8]) {\n %2 = clone(%0)\n %3 = mul_(%0, 2.0)\n %4 = add(%2, %0, _)\n %5 = copy_(%0, %1)\n"
           " %6 = softmax(%0) dim=1\n %7 = add_(%6, %4, _)\n return %6, %4\n}\n");
     check("graph (%0: f32[5, 16]) {\n %1 = sum(%0) dims=[1] keepdim=true\n %2 = div_(%0, %1)\n %3 = amax(%0) dims=[1]\n return %3\n}\n");
@@ -96,8 +95,7 @@ Test(codegen, writes_land_in_order, .init = interpreted)
 
 Test(codegen, aliased_inputs_keep_order, .init = interpreted)
 {
-    check("graph (%0: f32[16] @1, %1: f32[16] @1) {\n %2 = add_(%0, %1, _)\n %3 = mul(%1, 2.0)\n %4 = mul_(%1, %0)\n %5 = exp(%0)\n return "
-          "%3, %5\n}\n");
+    check("graph (%0: f32[16] @1, %1: f32[16] @1) {\n %2 = add_(%0, %1, _)\n %3 = mul(%1, 2.0)\n %4 = mul_(%1, %0)\n %5 = exp(%0)\n return %3, %5\n}\n");
 }
 
 /* A bad index is found before the counter of the call is written, though it stands after it. */
@@ -135,8 +133,7 @@ Test(codegen, memory_is_reused, .init = interpreted)
 Test(codegen, long_rows_and_odd_sizes, .init = interpreted)
 {
     check("graph (%0: f32[2, 5000]) {\n %1 = exp(%0)\n %2 = sum(%1) dims=[1]\n %3 = softmax(%0) dim=1\n return %2, %3\n}\n");
-    check("graph (%0: f32[3, 1], %1: f32[]) {\n %2 = softmax(%0) dim=1\n %3 = add(%2, %1, _)\n %4 = sum(%3)\n %5 = exp(%4)\n return %5, "
-          "%3\n}\n");
+    check("graph (%0: f32[3, 1], %1: f32[]) {\n %2 = softmax(%0) dim=1\n %3 = add(%2, %1, _)\n %4 = sum(%3)\n %5 = exp(%4)\n return %5, %3\n}\n");
     check("graph (%0: f64[4, 10], %1: i64[4, 10], %2: bool[10]) {\n %3 = where(%2, %0, %1)\n %4 = div(%1, 3) rounding_mode=floor\n"
           " %5 = pow(%0, 2.5)\n %6 = remainder(%1, -3)\n %7 = any(%2)\n %8 = logical_and(%7, %1)\n return %3, %4, %5, %6, %8\n}\n");
     check("graph (%0: f32[0, 4], %1: f32[4]) {\n %2 = add(%0, %1, _)\n %3 = sum(%2) dims=[0]\n %4 = exp(%3)\n return %4\n}\n");
@@ -144,8 +141,7 @@ Test(codegen, long_rows_and_odd_sizes, .init = interpreted)
 
 Test(codegen, scalars_are_runtime_values, .init = interpreted)
 {
-    check("graph (%0: f32[9], %1: scalar f64, %2: scalar i64, %3: scalar bool) {\n %4 = mul(%0, %1)\n %5 = add(%4, %2, _)\n %6 = mul(%5, "
-          "%3)\n"
+    check("graph (%0: f32[9], %1: scalar f64, %2: scalar i64, %3: scalar bool) {\n %4 = mul(%0, %1)\n %5 = add(%4, %2, _)\n %6 = mul(%5, %3)\n"
           " %7 = eq(%0, %3)\n return %6, %7\n}\n");
 }
 
@@ -249,9 +245,8 @@ Test(codegen, pure_maps_compile_once)
 
 Test(codegen, strides_are_no_part_of_code)
 {
-    COMPILES("graph (%0: f32[R, N], %1: f32[N, R]) {\n %2 = transpose(%1) dim0=0 dim1=1\n %3 = add(%0, %2, _)\n %4 = sum(%3) dims=[1]\n "
-             "return %3, %4\n}\n",
-             1, {4, 300, 1}, {7, 300, 0}, {4, 301, 1}, {40, 302, 0}, {5, 7, 0}, {7, 300, 0});
+    COMPILES("graph (%0: f32[R, N], %1: f32[N, R]) {\n %2 = transpose(%1) dim0=0 dim1=1\n %3 = add(%0, %2, _)\n %4 = sum(%3) dims=[1]\n return %3, %4\n}\n", 1,
+             {4, 300, 1}, {7, 300, 0}, {4, 301, 1}, {40, 302, 0}, {5, 7, 0}, {7, 300, 0});
     cg_shutdown();
 }
 

@@ -1,5 +1,6 @@
 /* test_columns.c: reductions over leading and middle axes as generated code, with what makes their operand and what becomes of their
- * result in the same kernel: the op interpreter's bits, by machine code and by interpreted kernels, at any number of threads. */
+ * result in the same kernel:
+ * the op interpreter's bits, by machine code and by interpreted kernels, at any number of threads. */
 #include "base/pool.h"
 #include "tests/support/graph_check.h"
 #include <criterion/criterion.h>
@@ -45,26 +46,22 @@ static void neighbours(void)
                " %6 = sum(%5) dims=[1] keepdim=true\n %7 = mul(%6, %2)\n return %7\n}\n");
     one_kernel("graph (%0: f32[2, 70, 96]) {\n %1 = exp(%0)\n %2 = sum(%1) dims=[1] keepdim=true\n %3 = div(%1, %2)\n return %3, %2\n}\n");
     one_kernel("graph (%0: f32[300, 96], %1: f32[96]) {\n %2 = mean(%0) dims=[0] keepdim=true\n %3 = sub(%0, %2, _)\n %4 = mul(%3, %3)\n"
-               " %5 = mean(%4) dims=[0] keepdim=true\n %6 = add(%5, 0.5, _)\n %7 = rsqrt(%6)\n %8 = mul(%3, %7)\n %9 = mul(%8, %1)\n "
-               "return %9\n}\n");
+               " %5 = mean(%4) dims=[0] keepdim=true\n %6 = add(%5, 0.5, _)\n %7 = rsqrt(%6)\n %8 = mul(%3, %7)\n %9 = mul(%8, %1)\n return %9\n}\n");
     /* another view of the result, and one of the operand */
-    one_kernel("graph (%0: f32[2, 8, 4, 16]) {\n %1 = sum(%0) dims=[1] keepdim=false\n %2 = reshape(%1) shape=[2, 64]\n %3 = neg(%2)\n "
-               "return %3\n}\n");
+    one_kernel("graph (%0: f32[2, 8, 4, 16]) {\n %1 = sum(%0) dims=[1] keepdim=false\n %2 = reshape(%1) shape=[2, 64]\n %3 = neg(%2)\n return %3\n}\n");
     /* neighbouring axes as one, i32 wraps, bool in, half formats */
     one_kernel("graph (%0: f32[3, 4, 5, 32]) {\n %1 = sum(%0) dims=[0, 1, 2] keepdim=false\n return %1\n}\n");
     one_kernel(
         "graph (%0: i64[30, 32]) {\n %1 = sum(%0) dims=[0] keepdim=false\n %2 = amax(%0) dims=[0] keepdim=false\n return %1, %2\n}\n");
     one_kernel("graph (%0: bool[30, 37]) {\n %1 = any(%0) dims=[0] keepdim=false\n return %1\n}\n");
-    check("graph (%0: f16[30, 37], %1: bf16[30, 37]) {\n %2 = sum(%0) dims=[0] keepdim=false\n %3 = amax(%1) dims=[0] keepdim=false\n "
-          "return %2, %3\n}\n");
+    check("graph (%0: f16[30, 37], %1: bf16[30, 37]) {\n %2 = sum(%0) dims=[0] keepdim=false\n %3 = amax(%1) dims=[0] keepdim=false\n return %2, %3\n}\n");
 }
 Test(columns, neighbours) { neighbours(); }
 Test(columns, neighbours_interpreted, .init = interpreted) { neighbours(); }
 
 Test(columns, of_a_transposed_operand)
 {
-    check("graph (%0: f32[64, 40]) {\n %1 = transpose(%0) dim0=0 dim1=1\n %2 = sum(%1) dims=[0] keepdim=false\n %3 = abs(%2)\n return "
-          "%3\n}\n");
+    check("graph (%0: f32[64, 40]) {\n %1 = transpose(%0) dim0=0 dim1=1\n %2 = sum(%1) dims=[0] keepdim=false\n %3 = abs(%2)\n return %3\n}\n");
     check("graph (%0: f32[4, 64, 40]) {\n %1 = permute(%0) dims=[2, 0, 1]\n %2 = mean(%1) dims=[1] keepdim=false\n return %2\n}\n");
 }
 

@@ -439,31 +439,12 @@ static kn_value bad_predicate(Net *n, kn_tensor *x) { return kn_cond(kn_sum(x), 
 static kn_value wide_predicate(Net *n, kn_tensor *x) { return kn_cond(kn_gt(x, 0.0), keep, keep, n, x); }
 static kn_value no_operand(Net *n, kn_tensor *x) { return kn_cond(kn_gt(kn_sum(x), 0.0), keep, keep, n, x, NULL); }
 static kn_value failed_operand(Net *n, kn_tensor *x) { return kn_cond(kn_gt(kn_sum(x), 0.0), keep, keep, n, kn_matmul(x, x)); }
-static kn_value grows(void *user, size_t n, kn_tensor *const *in)
-{
-    (void)user;
-    (void)n;
-    return kn_tuple(in[0], kn_expand(in[1], KN_SHAPE(2, 2, 4)), in[2]);
-}
-static kn_value growing(Net *n, kn_tensor *x)
-{
-    return kn_while_loop(below, grows, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2));
-}
+static kn_value grows(void *user, size_t n, kn_tensor *const *in) { (void)user; (void)n; return kn_tuple(in[0], kn_expand(in[1], KN_SHAPE(2, 2, 4)), in[2]); }
+static kn_value growing(Net *n, kn_tensor *x) { return kn_while_loop(below, grows, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2)); }
 static kn_tensor *no_bool(void *user, size_t n, kn_tensor *const *in) { (void)user; (void)n; return in[0]; }
-static kn_value unconditional(Net *n, kn_tensor *x)
-{
-    return kn_while_loop(no_bool, step, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2));
-}
-static kn_value draws(void *user, size_t n, kn_tensor *const *in)
-{
-    (void)user;
-    (void)n;
-    return kn_tuple(kn_add(in[0], 1), kn_dropout(in[1], 0.5, true), in[2]);
-}
-static kn_value drawing_loop(Net *n, kn_tensor *x)
-{
-    return kn_while_loop(below, draws, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2));
-}
+static kn_value unconditional(Net *n, kn_tensor *x) { return kn_while_loop(no_bool, step, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2)); }
+static kn_value draws(void *user, size_t n, kn_tensor *const *in) { (void)user; (void)n; return kn_tuple(kn_add(in[0], 1), kn_dropout(in[1], 0.5, true), in[2]); }
+static kn_value drawing_loop(Net *n, kn_tensor *x) { return kn_while_loop(below, draws, n, kn_full(KN_I64, KN_SHAPE0, 0), x, kn_full(KN_I64, KN_SHAPE0, 2)); }
 
 Test(control, more_refusals)
 {
@@ -490,18 +471,8 @@ Test(control, a_kept_placeholder_becomes_an_error)
 }
 
 /* An index out of range fails where the branch is taken, and only there; a write before it has happened. */
-static kn_value looks_up(void *user, size_t n, kn_tensor *const *in)
-{
-    Net *net = user;
-    (void)n;
-    return kn_value_tensor(kn_index_select(net->w, 0, in[0]));
-}
-static kn_value first_ones(void *user, size_t n, kn_tensor *const *in)
-{
-    Net *net = user;
-    (void)n;
-    return kn_value_tensor(kn_mul(net->w, kn_to(kn_sum(in[0]), KN_F32)));
-}
+static kn_value looks_up(void *user, size_t n, kn_tensor *const *in) { Net *net = user; (void)n; return kn_value_tensor(kn_index_select(net->w, 0, in[0])); }
+static kn_value first_ones(void *user, size_t n, kn_tensor *const *in) { Net *net = user; (void)n; return kn_value_tensor(kn_mul(net->w, kn_to(kn_sum(in[0]), KN_F32))); }
 static kn_value lookup(Net *n, kn_tensor *x)
 {
     kn_tensor *at = kn_to(kn_abs(kn_select(x, 0, 0)), KN_I64);
@@ -534,12 +505,7 @@ static kn_value local_data(void *user, size_t n, kn_tensor *const *in)
     kn_copy_(kn_select(y, 1, 3), kn_select(y, 1, 0));
     return kn_value_tensor(kn_transpose(y, 0, 1));
 }
-static kn_value turned(void *user, size_t n, kn_tensor *const *in)
-{
-    (void)user;
-    (void)n;
-    return kn_value_tensor(kn_transpose(in[0], 0, 1));
-}
+static kn_value turned(void *user, size_t n, kn_tensor *const *in) { (void)user; (void)n; return kn_value_tensor(kn_transpose(in[0], 0, 1)); }
 static kn_value local(Net *n, kn_tensor *x) { mood++; return kn_cond(kn_gt(kn_sum(x), 0.0), local_data, turned, n, x); }
 Test(control, local_writes_and_data)
 {
@@ -622,10 +588,7 @@ static kn_tensor *some(uint32_t *s, Plan *p, kn_tensor *x)
             break;
         }
         case 8: x = kn_where(kn_gt(x, 0.0), x, kn_neg(x)); break;
-        case 9:
-        case 10:
-            x = kn_cond(kn_gt(kn_sum(kn_select(x, 1, 0)), 0.25 * (double)(draw(s) % 3)), deeper, deeper_other, &q, x).as.tensor;
-            break;
+        case 9: case 10: x = kn_cond(kn_gt(kn_sum(kn_select(x, 1, 0)), 0.25 * (double)(draw(s) % 3)), deeper, deeper_other, &q, x).as.tensor; break;
         default: x = kn_tuple_get(kn_while_loop(few_trips, trip, &q, kn_full(KN_I64, KN_SHAPE0, 0), x), 1).as.tensor; break;
         }
     }

@@ -1,8 +1,8 @@
 /* test_conv.c: convolutions in f32 against the definition (tests/canonical.c), on every instruction set that the machine has and several
  * thread counts; and convolutions inside programs: what follows them on finished planes, packed weights.
  *
- * Small geometries are compared element by element, large ones at drawn elements; paths and thread counts are compared with one another
- * in full.
+ * Small geometries are compared element by element, large ones at drawn elements; paths and thread counts are compared with one another in
+ * full.
  */
 #include "base/alloc.h"
 #include "base/conv.h"
@@ -249,23 +249,19 @@ static void programs(void)
         " %5 = abs(%4)\n %6 = conv2d(%0, %1, %2) padding=[1] groups=24\n %7, %8, %9 = batch_norm(%6, _, _, %3, %5, _, 0.5) training=false\n"
         " %10 = clamp(%7, 0, 6)\n return %10\n}\n",
         1, 1, 1);
-    expect("graph (%0: f32[2, 4, 50], %1: f32[6, 4, 5]) {\n %2 = conv1d(%0, %1, _) stride=[2]\n %3 = gelu(%2)\n %4 = softmax(%3) dim=-1\n "
-           "return %4, %2\n}\n",
+    expect("graph (%0: f32[2, 4, 50], %1: f32[6, 4, 5]) {\n %2 = conv1d(%0, %1, _) stride=[2]\n %3 = gelu(%2)\n %4 = softmax(%3) dim=-1\n return %4, %2\n}\n",
            1, 1, 1);
-    expect("graph (%0: f32[1, 5, 7, 6], %1: f32[5, 4, 3, 3], %2: f32[4]) {\n %3 = conv_transpose2d(%0, %1, %2) stride=[2]\n %4 = "
-           "tanh(%3)\n return %4\n}\n",
+    expect("graph (%0: f32[1, 5, 7, 6], %1: f32[5, 4, 3, 3], %2: f32[4]) {\n %3 = conv_transpose2d(%0, %1, %2) stride=[2]\n %4 = tanh(%3)\n return %4\n}\n",
            1, 1, 1);
-    expect("graph (%0: f32[4, 7], %1: f32[7], %2: f32[7], %3: f32[7]) {\n %4 = abs(%3)\n %5, %6, %7 = batch_norm(%0, %1, _, %2, %4, _, _) "
-           "training=false\n"
-           " return %5\n}\n",
-           2, 0, 2);
+    expect("graph (%0: f32[4, 7], %1: f32[7], %2: f32[7], %3: f32[7]) {\n %4 = abs(%3)\n %5, %6, %7 = batch_norm(%0, %1, _, %2, %4, _, _) training=false\n"
+           " return %5\n}\n", 2, 0, 2);
 }
 
 Test(conv, pointwise_work_follows_interpreted, .init = interpreted) { programs(); }
 Test(conv, pointwise_work_follows) { programs(); }
 
-/* A drawn convolution and a drawn chain after it: rg_compare holds the program against the op interpreter, plain, with packed weights
- * and after they are written. */
+/* A drawn convolution and a drawn chain after it: rg_compare holds the program against the op interpreter, plain, with packed weights and
+ * after they are written. */
 static void chain(char *text, size_t size, int64_t n, int64_t c, int64_t h, int64_t w)
 {
     size_t at = 0;
@@ -304,15 +300,12 @@ static void drawn_programs(void)
             groups = cin = cout = 2 + below(20);
         int64_t kernel = 1 + 2 * below(2), stride = 1 + below(2), oh = (h - 1) / stride + 1, ow = (w - 1) / stride + 1;
         char text[4096];
-        int at = snprintf(
-            text, sizeof text,
-            "graph (%%0: f32[%lld, %lld, %lld, %lld], %%1: f32[%lld, %lld, %lld, %lld], %%2: f32[%lld], %%3: f32[%lld, %lld, %lld, %lld], "
-            "%%4: f32[%lld, 1, 1], %%5: f32[%lld, %lld], %%6: f32[%lld], %%7: f32[%lld]) {\n %%8 = abs(%%7)\n"
-            " %%9 = conv2d(%%0, %%1, %s) stride=[%lld] padding=[%lld] groups=%lld\n",
-            (long long)n, (long long)cin, (long long)h, (long long)w, (long long)cout, (long long)(cin / groups), (long long)kernel,
-            (long long)kernel, (long long)cout, (long long)n, (long long)cout, (long long)oh, (long long)ow, (long long)cout, (long long)oh,
-            (long long)ow, (long long)cout, (long long)cout, below(2) ? "%2" : "_", (long long)stride, (long long)(kernel / 2),
-            (long long)groups);
+        int at = snprintf(text, sizeof text, "graph (%%0: f32[%lld, %lld, %lld, %lld], %%1: f32[%lld, %lld, %lld, %lld], %%2: f32[%lld], %%3: f32[%lld, %lld, %lld, %lld], "
+                          "%%4: f32[%lld, 1, 1], %%5: f32[%lld, %lld], %%6: f32[%lld], %%7: f32[%lld]) {\n %%8 = abs(%%7)\n"
+                          " %%9 = conv2d(%%0, %%1, %s) stride=[%lld] padding=[%lld] groups=%lld\n", (long long)n, (long long)cin, (long long)h, (long long)w,
+                          (long long)cout, (long long)(cin / groups), (long long)kernel, (long long)kernel, (long long)cout, (long long)n, (long long)cout, (long long)oh,
+                          (long long)ow, (long long)cout, (long long)oh, (long long)ow, (long long)cout, (long long)cout, below(2) ? "%2" : "_", (long long)stride,
+                          (long long)(kernel / 2), (long long)groups);
         chain(text + at, sizeof text - (size_t)at, n, cout, oh, ow);
         char error[512] = "";
         ir_graph *g = ir_parse(text, error, sizeof error);

@@ -86,8 +86,8 @@ static void check(int64_t batch, int64_t cin, int64_t cout, int64_t h, int64_t w
             kb_set_threads(threads);
             cr_assert(kb_conv_chain_run(&chain));
             for (int64_t i = 0; i < n_out; i++)
-                cr_assert(memcmp(&want[i], &got[i], 4) == 0, "%s, %d threads, element %lld: %.9g, %.9g expected", kb_isa_name((kb_isa)isa),
-                          threads, (long long)i, got[i], want[i]);
+                cr_assert(memcmp(&want[i], &got[i], 4) == 0, "%s, %d threads, element %lld: %.9g, %.9g expected", kb_isa_name((kb_isa)isa), threads, (long long)i, got[i],
+                          want[i]);
         }
     kb_cpu_unforce();
     kb_set_threads(0);
@@ -141,9 +141,7 @@ static void programs(void)
            " %12 = conv2d(%11, %2, _) stride=[2] padding=[1] groups=60\n %13 = reshape(%3) shape=[60, 1, 1]\n %14 = mul(%12, %13)\n"
            " %15 = gelu(%14)\n return %15\n}\n",
            true);
-    expect(HEAD NORM " %12 = conv2d(%11, %2, %3) padding=[1] groups=60\n %13 = reshape(%12) shape=[60, 2304]\n %14 = softmax(%13) dim=-1\n "
-                     "return %14\n}\n",
-           true);
+    expect(HEAD NORM " %12 = conv2d(%11, %2, %3) padding=[1] groups=60\n %13 = reshape(%12) shape=[60, 2304]\n %14 = softmax(%13) dim=-1\n return %14\n}\n", true);
     /* the kernel between leaves something else behind, too */
     expect(HEAD NORM
            " %12 = conv2d(%11, %2, _) padding=[1] groups=60\n %13, %14, %15 = batch_norm(%12, %3, _, %4, %6, _, 1e-3) training=false\n"

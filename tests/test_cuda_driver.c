@@ -35,16 +35,8 @@ Test(cuda_driver, the_toolkits_stub)
     setenv("SIMCUDA_INIT", "34", 1);
     there_is_none(SIMULATED, "is the toolkit's stub: there is no driver on this machine");
 }
-Test(cuda_driver, no_device)
-{
-    setenv("SIMCUDA_INIT", "100", 1);
-    there_is_none(SIMULATED, "the CUDA driver finds no device (CUDA_VISIBLE_DEVICES may hide them)");
-}
-Test(cuda_driver, all_hidden)
-{
-    setenv("SIMCUDA_DEVICES", "0", 1);
-    there_is_none(SIMULATED, "the CUDA driver finds no device (CUDA_VISIBLE_DEVICES may hide them)");
-}
+Test(cuda_driver, no_device) { setenv("SIMCUDA_INIT", "100", 1); there_is_none(SIMULATED, "the CUDA driver finds no device (CUDA_VISIBLE_DEVICES may hide them)"); }
+Test(cuda_driver, all_hidden) { setenv("SIMCUDA_DEVICES", "0", 1); there_is_none(SIMULATED, "the CUDA driver finds no device (CUDA_VISIBLE_DEVICES may hide them)"); }
 Test(cuda_driver, does_not_start) { setenv("SIMCUDA_INIT", "999", 1); there_is_none(SIMULATED, "the CUDA driver does not start: "); }
 Test(cuda_driver, too_old)
 {
@@ -69,11 +61,7 @@ Test(cuda_driver, out_of_memory_says_how_much)
     kn_tensor *d = megabytes(32);
     cr_assert_eq(kn_tensor_status(d), KN_E_MEMORY);
     const char *at = strstr(kn_tensor_error(d), "cuda:0 is out of memory: ");
-    cr_assert(at
-                  && sscanf(at,
-                            "cuda:0 is out of memory: %zu bytes were asked for, %zu of %zu are free, %zu are in tensors of this process",
-                            &asked, &room, &total, &live)
-                         == 4,
+    cr_assert(at && sscanf(at, "cuda:0 is out of memory: %zu bytes were asked for, %zu of %zu are free, %zu are in tensors of this process", &asked, &room, &total, &live) == 4,
               "%s", kn_tensor_error(d));
     cr_expect_eq(asked, 32 * MB);
     cr_expect_eq(total, 16 * MB);
@@ -83,8 +71,8 @@ Test(cuda_driver, out_of_memory_says_how_much)
     cr_assert(!kn_failed(megabytes(2)), "smaller ones still fit");
 }
 
-/* A block that a tensor gave up serves the next tensor of its size, though what was asked of it before hasn't run yet: all is in order
- * on one stream. */
+/* A block that a tensor gave up serves the next tensor of its size, though what was asked of it before hasn't run yet: all is in order on
+ * one stream. */
 Test(cuda_driver, freed_memory_is_used_again_at_once)
 {
     KN_SCOPE;

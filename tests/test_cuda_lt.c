@@ -95,13 +95,7 @@ static void ours(const char *what)
 }
 
 Test(cuda_lt, no_library) { LIBRARY("2", NULL); kb_env_set(KB_ENV_KN_CUBLASLT_LIBRARY, "/nowhere/libcublasLt.so"); ours("no library"); }
-Test(cuda_lt, another_library)
-{
-    LIBRARY("2", NULL);
-    char path[4096];
-    kb_env_set(KB_ENV_KN_CUBLASLT_LIBRARY, beside_program(path, "libsimcuda.so"));
-    ours("no such functions");
-}
+Test(cuda_lt, another_library) { LIBRARY("2", NULL); char path[4096]; kb_env_set(KB_ENV_KN_CUBLASLT_LIBRARY, beside_program(path, "libsimcuda.so")); ours("no such functions"); }
 Test(cuda_lt, it_does_not_start) { LIBRARY("2", "create"); ours("create"); }
 Test(cuda_lt, no_algorithm) { LIBRARY("2", "none"); ours("none"); }
 Test(cuda_lt, calls_that_fail) { LIBRARY("2", "fail"); ours("fail"); }

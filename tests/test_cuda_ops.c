@@ -111,12 +111,9 @@ static kn_value largest(kn_tensor **in)
                    c = kn_topk(in[WHOLE], 2, 0);
     return kn_tuple(a.values, a.indices, b.values, b.indices, c.values, c.indices);
 }
-CASE(scattered, kn_tuple(kn_scatter(kn_reshape(kn_narrow(in[X], 0, 0, 4), KN_SHAPE(4, 35)), 1, in[PLACES],
-                                    kn_value_tensor(kn_narrow(in[PROBS], 0, 0, 4))),
-                         kn_scatter_add(kn_narrow(in[PROBS], 0, 0, 5), 0, in[PLACES], kn_narrow(in[PROBS], 0, 1, 4)),
-                         kn_scatter(in[WHOLE], 0, in[PLACES], kn_value_int(77)),
-                         kn_scatter_add(kn_narrow(kn_select(in[HALF], 2, 1), 0, 0, 4), 1, in[PLACES],
-                                        kn_transpose(kn_narrow(kn_select(in[HALF], 1, 0), 1, 0, 4), 0, 1))))
+CASE(scattered, kn_tuple(kn_scatter(kn_reshape(kn_narrow(in[X], 0, 0, 4), KN_SHAPE(4, 35)), 1, in[PLACES], kn_value_tensor(kn_narrow(in[PROBS], 0, 0, 4))),
+                         kn_scatter_add(kn_narrow(in[PROBS], 0, 0, 5), 0, in[PLACES], kn_narrow(in[PROBS], 0, 1, 4)), kn_scatter(in[WHOLE], 0, in[PLACES], kn_value_int(77)),
+                         kn_scatter_add(kn_narrow(kn_select(in[HALF], 2, 1), 0, 0, 4), 1, in[PLACES], kn_transpose(kn_narrow(kn_select(in[HALF], 1, 0), 1, 0, 4), 0, 1))))
 static kn_value scattered_long(kn_tensor **in)
 {
     kn_tensor *at = kn_reshape(kn_repeat(in[CLASSES], KN_SHAPE(180)), KN_SHAPE(720, 2)),
@@ -335,16 +332,12 @@ Test(cuda_ops, values_out_of_range_are_the_same_errors)
         kn_tensor *e[2];
         for (int d = 0; d < 2; d++) {
             kn_tensor **x = d ? there : in, *few = kn_narrow(x[PROBS], 1, 0, 4);
-            e[d] = k == 0   ? kn_cross_entropy(few, x[CLASSES], NULL)
-                   : k == 1 ? kn_nll_loss(few, x[CLASSES], NULL, .reduction = "none")
-                   : k == 2 ? kn_cross_entropy(x[PROBS], x[CLASSES], NULL, .label_smoothing = 1.5)
-                   : k == 3 ? kn_one_hot(x[CLASSES], 6)
-                   : k == 5 ? kn_bincount(kn_sub(x[CLASSES], 1), NULL)
-                   : k == 6 ? kn_multinomial(kn_sub(x[PROBS], 0.125), 2, true)
-                   : k == 7 ? kn_multinomial(kn_mul(x[PROBS], 0.0), 2, true)
-                   : k == 8 ? kn_bincount(kn_add(x[CLASSES], (int64_t)1 << 31), NULL)
-                   : k == 4 ? kn_scatter(kn_narrow(x[PROBS], 1, 0, 4), 1, kn_reshape(x[CLASSES], KN_SHAPE(8, 1)), kn_value_double(1))
-                            : kn_bernoulli(kn_mul(x[PROBS], 9.0));
+            e[d] = k == 0 ? kn_cross_entropy(few, x[CLASSES], NULL) : k == 1 ? kn_nll_loss(few, x[CLASSES], NULL, .reduction = "none")
+                 : k == 2 ? kn_cross_entropy(x[PROBS], x[CLASSES], NULL, .label_smoothing = 1.5) : k == 3 ? kn_one_hot(x[CLASSES], 6)
+                 : k == 5 ? kn_bincount(kn_sub(x[CLASSES], 1), NULL) : k == 6 ? kn_multinomial(kn_sub(x[PROBS], 0.125), 2, true)
+                 : k == 7 ? kn_multinomial(kn_mul(x[PROBS], 0.0), 2, true) : k == 8 ?
+                       kn_bincount(kn_add(x[CLASSES], (int64_t)1 << 31), NULL)
+                 : k == 4 ? kn_scatter(kn_narrow(x[PROBS], 1, 0, 4), 1, kn_reshape(x[CLASSES], KN_SHAPE(8, 1)), kn_value_double(1)) : kn_bernoulli(kn_mul(x[PROBS], 9.0));
         }
         cr_assert(kn_failed(e[0]) && kn_failed(e[1]), "%d", k);
         cr_assert_str_eq(kn_tensor_error(e[1]), kn_tensor_error(e[0]), "%d", k);
@@ -355,10 +348,7 @@ Test(cuda_ops, values_out_of_range_are_the_same_errors)
 static kn_value halve(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, V(kn_softmax(kn_mul(in[0], 0.5), 0)); }
 static kn_value double_up(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, V(kn_add(in[0], in[0])); }
 static kn_tensor *is_small(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, kn_lt(kn_sum(kn_abs(in[0])), 1000.0); }
-static kn_value one_more(void *user, size_t n, kn_tensor *const *in)
-{
-    return (void)user, (void)n, kn_tuple(kn_mul(in[0], 1.5), kn_add(in[1], 1));
-}
+static kn_value one_more(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, kn_tuple(kn_mul(in[0], 1.5), kn_add(in[1], 1)); }
 static kn_value branch(kn_tensor **in)
 {
     kn_value a = kn_cond(kn_gt(kn_sum(in[X]), 1e6), halve, double_up, NULL, in[X]),

@@ -1,7 +1,8 @@
 /* test_cuda_products.c: matrix products on the simulated device: every kernel's tiles, operands that lie in every way, ragged edges,
- * batches, epilogues. f32 has the CPU's bits. f16 and bf16 go to tensor cores and are compared with float64: each result may be off by
- * what f32 sums of that length may be, and by one rounding to its type. Facts about the text: which instructions it is made of;
- * registers and spills of every architecture are tests/cuda_facts.c's. */
+ * batches, epilogues. f32 has the
+ * CPU's bits. f16 and bf16 go to tensor cores and are compared with float64: each result may be off by what f32 sums of that length may
+ * be, and by one rounding to its type. Facts about the text: which instructions it is made of; registers and spills of every architecture
+ * are tests/cuda_facts.c's. */
 #include "tests/support/cuda_sources.h"
 #include "tests/support/on_device.h"
 #include <stdio.h>
@@ -219,8 +220,8 @@ static char *ptx_of(const kb_gemm *g, kn_dtype d, bool aligned, cg_launch *l)
     return ptx;
 }
 
-/* Instructions in PTX. The twins: rows that are no multiple of 16 bytes, and pointers that are none, have no wide copy; f32 has no
- * tensor core. */
+/* Instructions in PTX. The twins: rows that are no multiple of 16 bytes, and pointers that are none, have no wide copy; f32 has no tensor
+ * core. */
 Test(cuda_products, instructions_are_the_tensor_cores)
 {
     NVRTC();

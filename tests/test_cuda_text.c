@@ -21,8 +21,8 @@ static void sources_of(const char *graph, bool aligned, cuda_sources *s)
 #define CHAIN(type, sizes, strides)                                                                                                \
     "graph (%0: " type sizes strides " on cuda:0, %1: " type sizes " on cuda:0) { %2 = add(%0, %1) %3 = relu(%2) return %3 }"
 
-/* Every access of global memory is 16 bytes wide where it may be, else as wide as the greatest common divisor of row, stride and 16
- * bytes allows; none is wider. Of two operands the one whose rows begin anywhere is read element by element. */
+/* Every access of global memory is 16 bytes wide where it may be, else as wide as the greatest common divisor of row, stride and 16 bytes
+ * allows; none is wider. Of two operands the one whose rows begin anywhere is read element by element. */
 Test(cuda_text, accesses_are_as_wide_as_they_may_be)
 {
     NVRTC();
@@ -125,18 +125,18 @@ Test(cuda_text, wide_indices_compute_the_same)
 }
 
 /* ---- who shares a row ------------------------------------------------------------------------------------------------------------------------------ */
-/* By its length alone: a warp to 512 elements, eight rows a block, then a block of as many threads as pay. Softmax and norms are one
- * text each. */
+/* By its length alone: a warp to 512 elements, eight rows a block, then a block of as many threads as pay. Softmax and norms are one text
+ * each. */
 Test(cuda_text, rows_are_shared_by_their_length)
 {
     NVRTC();
     static const struct { int length, threads; bool warp; } cases[] = {
         {1, 32, true}, {32, 32, true}, {512, 32, true}, {513, 128, false}, {2048, 128, false}, {2049, 256, false}, {4096, 256, false}, {8192, 512, false}, {8193, 1024, false},
         {100000, 1024, false}};
-    static const char *const graphs[] = {"graph (%%0: f32[40, %d] on cuda:0) { %%1 = softmax(%%0) dim=1 return %%1 }",
-                                         "graph (%%0: f16[40, %d] on cuda:0) { %%1 = log_softmax(%%0) dim=1 return %%1 }",
-                                         ("graph (%%0: f32[40, %1$d] on cuda:0, %%1: f32[%1$d] on cuda:0, %%2: f32[%1$d] on cuda:0) { %%3 = "
-                                          "layer_norm(%%0, %%1, %%2, 1e-5) normalized_shape=[%1$d] return %%3 }")};
+    static const char *const graphs[] = {
+        "graph (%%0: f32[40, %d] on cuda:0) { %%1 = softmax(%%0) dim=1 return %%1 }",
+        "graph (%%0: f16[40, %d] on cuda:0) { %%1 = log_softmax(%%0) dim=1 return %%1 }",
+        "graph (%%0: f32[40, %1$d] on cuda:0, %%1: f32[%1$d] on cuda:0, %%2: f32[%1$d] on cuda:0) { %%3 = layer_norm(%%0, %%1, %%2, 1e-5) normalized_shape=[%1$d] return %%3 }"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int k = 0; k < 3; k++) {
             char graph[512], bounds[64];

@@ -46,10 +46,8 @@ static void fused(void)
     int64_t snake = defined("mine::snake", "T(T,d)", "x + sin(a * x) * sin(a * x) / a");
     int64_t mixed = defined("mine::mixed", "T(T,T,b,i)", "a ? where(x > y && !(x == b), maximum(x, y), -x) : clamp(x, -1, b) * (x <= y)");
     for (int i = 0; i < 4; i++) {
-        snprintf(text, sizeof text,
-                 "graph (%%0: %s[6, 77], %%1: %s[77], %%2: scalar f64, %%3: scalar bool) {\n %%4 = add(%%0, %%1, _)\n"
-                 " %%5 = custom(%%4, %%2) id=%lld\n %%6 = mul(%%5, 0.5)\n %%7 = custom(%%6, %%1, %%3, 2) id=%lld\n %%8 = softmax(%%7) "
-                 "dim=-1\n return %%8, %%5\n}\n",
+        snprintf(text, sizeof text, "graph (%%0: %s[6, 77], %%1: %s[77], %%2: scalar f64, %%3: scalar bool) {\n %%4 = add(%%0, %%1, _)\n"
+                 " %%5 = custom(%%4, %%2) id=%lld\n %%6 = mul(%%5, 0.5)\n %%7 = custom(%%6, %%1, %%3, 2) id=%lld\n %%8 = softmax(%%7) dim=-1\n return %%8, %%5\n}\n",
                  types[i], types[i], (long long)snake, (long long)mixed);
         expect(text, 1, 0);
     }

@@ -1,6 +1,6 @@
-/* test_errors.c: what users get wrong, as a table: each mistake made eagerly, at a compiled module's first call, and at a later call of
- * a compiled module that right calls have been recorded of. All three give the same status and the same sentence, at the same call; it
- * names what was expected, what came, and where. A right call afterwards is right.
+/* test_errors.c: what users get wrong, as a table: each mistake made eagerly, at a compiled module's first call, and at a later call of a
+ * compiled module that right calls have been recorded of. All three give the same status and the same sentence, at the same call; it names
+ * what was expected, what came, and where. A right call afterwards is right.
  */
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
@@ -8,27 +8,9 @@
 #include <string.h>
 
 typedef enum mistake {
-    SIZES_OF_LINEAR,
-    FLATTENED_SIZE,
-    PRODUCT_OF_DTYPES,
-    SIZES_OF_ADD,
-    ROW_OF_EMBEDDING,
-    CLASS_OF_TARGET,
-    INDEX_OF_SELECT,
-    OVERLAPPING_WRITE,
-    CHANNELS_OF_CONV,
-    KERNEL_TOO_LARGE,
-    SIZES_OF_CAT,
-    RESHAPE_COUNT,
-    DIMENSION,
-    PERMUTED_TWICE,
-    INDEX_OF_GATHER,
-    SIZES_OF_NORM,
-    RANK_OF_BATCH_NORM,
-    SIZES_OF_ATTENTION,
-    STATE_OF_LSTM,
-    PARAMETER_IN_FORWARD,
-    RESULT_OF_A_FAILURE
+    SIZES_OF_LINEAR, FLATTENED_SIZE, PRODUCT_OF_DTYPES, SIZES_OF_ADD, ROW_OF_EMBEDDING, CLASS_OF_TARGET, INDEX_OF_SELECT, OVERLAPPING_WRITE, CHANNELS_OF_CONV,
+    KERNEL_TOO_LARGE, SIZES_OF_CAT, RESHAPE_COUNT, DIMENSION, PERMUTED_TWICE, INDEX_OF_GATHER, SIZES_OF_NORM, RANK_OF_BATCH_NORM, SIZES_OF_ATTENTION,
+    STATE_OF_LSTM, PARAMETER_IN_FORWARD, RESULT_OF_A_FAILURE
 } mistake;
 
 /* A net whose forward makes the mistake when x's first element says so (a right call has the other branch's inputs). */
@@ -37,13 +19,7 @@ typedef struct Net { kn_module base; kn_module *part; int64_t mistake; } Net;
 static kn_tensor *wrong(Net *self, kn_tensor *x)
 {
     switch ((mistake)self->mistake) {
-    case SIZES_OF_LINEAR:
-    case FLATTENED_SIZE:
-    case ROW_OF_EMBEDDING:
-    case CHANNELS_OF_CONV:
-    case KERNEL_TOO_LARGE:
-    case SIZES_OF_NORM:
-    case RANK_OF_BATCH_NORM:
+    case SIZES_OF_LINEAR: case FLATTENED_SIZE: case ROW_OF_EMBEDDING: case CHANNELS_OF_CONV: case KERNEL_TOO_LARGE: case SIZES_OF_NORM: case RANK_OF_BATCH_NORM:
         return kn_call(self->part, x);
     case PRODUCT_OF_DTYPES: return kn_matmul(x, kn_transpose(kn_to(x, KN_I64), 0, 1));
     case SIZES_OF_ADD: return kn_add(x, kn_ones(KN_F32, KN_SHAPE(3)));
@@ -79,14 +55,7 @@ static kn_module *attention(void) { return kn_nn_multihead_attention(6, 2, .batc
 static kn_module *lstm(void) { return kn_nn_lstm(4, 3); }
 
 /* kn_shape's sizes, up to four. */
-typedef struct row {
-    mistake m;
-    kn_module *(*part)(void);
-    kn_dtype dtype;
-    int64_t rank, sizes[4];
-    kn_status status;
-    const char *says[5];
-} row;
+typedef struct row { mistake m; kn_module *(*part)(void); kn_dtype dtype; int64_t rank, sizes[4]; kn_status status; const char *says[5]; } row;
 
 static const row rows[] = {
     {SIZES_OF_LINEAR, linear, KN_F32, 2, {2, 5}, KN_E_SHAPE, {"linear", "[2, 5]", "[3, 6]", "part", "nn.Linear"}},

@@ -1,6 +1,6 @@
-/* test_examples.c: each example compiles without a word from gcc and clang as strict C11, and its output holds what its comments
- * promise. It runs in a fresh folder that holds the data, as its user would run it. Also the header from C++, and the library from
- * Python without a macro.
+/* test_examples.c: each example compiles without a word from gcc and clang as strict C11, and its output holds what its comments promise.
+ * It runs in a fresh folder that holds the data, as its user would run it. Also the header from C++, and the library from Python without a
+ * macro.
  */
 #define _GNU_SOURCE
 #include <criterion/criterion.h>
@@ -137,10 +137,8 @@ Test(examples, compile_as_strict_c11)
 Test(examples, mistakes_do_not_compile)
 {
     static const char *const wrong[] = {
-        "kn_tensor *f(M *m, kn_tensor *x) { (void)m; return x; } KN_DEFINE_CLASS(c, M, f, 0, tensor, (tensor, tensor)); const void *use = "
-        "&c;",
-        "kn_tensor *f(M *m, kn_tensor *x, int i) { (void)m; (void)i; return x; } KN_DEFINE_CLASS(c, M, f, 0, tensor, (tensor, int64)); "
-        "const void *use = &c;",
+        "kn_tensor *f(M *m, kn_tensor *x) { (void)m; return x; } KN_DEFINE_CLASS(c, M, f, 0, tensor, (tensor, tensor)); const void *use = &c;",
+        "kn_tensor *f(M *m, kn_tensor *x, int i) { (void)m; (void)i; return x; } KN_DEFINE_CLASS(c, M, f, 0, tensor, (tensor, int64)); const void *use = &c;",
         "kn_module *g(kn_module *m) { return kn_compile(m, 1); }",
         "kn_tensor *g(M *m, kn_tensor *x) { return kn_call(m, x); }",
         "kn_tensor *g(const kn_tensor *x) { return kn_neg(x); }",
@@ -178,10 +176,7 @@ Test(examples, breaks)
     has(out, "0 images differ\n");
     has(out, first);
     const char *last = strstr(out, "1797 calls, 2 paths");
-    cr_assert(last
-                  && sscanf(last, "%llu calls, %llu paths, %llu graphs, %llu break sites, %llu recompiles", &calls, &paths, &graphs, &sites,
-                            &recompiles)
-                         == 5,
+    cr_assert(last && sscanf(last, "%llu calls, %llu paths, %llu graphs, %llu break sites, %llu recompiles", &calls, &paths, &graphs, &sites, &recompiles) == 5,
               "%s", out);
     cr_expect(graphs <= 3 && sites == 1);
     json_t *json = json_load_file(report, 0, NULL), *at = json_array_get(json_object_get(json, "breaks"), 0);
@@ -271,10 +266,7 @@ Test(examples, quantize)
         int right[3];
         double off[3];
         char name[16], *line = format("\n%s ", models[i].model), *at = strstr(out, line);
-        cr_assert(at
-                      && sscanf(at, "%15s f32 %d/360 %lf bf16 %d/360 %lf i8 %d/360 %lf", name, &right[0], &off[0], &right[1], &off[1],
-                                &right[2], &off[2])
-                             == 7,
+        cr_assert(at && sscanf(at, "%15s f32 %d/360 %lf bf16 %d/360 %lf i8 %d/360 %lf", name, &right[0], &off[0], &right[1], &off[1], &right[2], &off[2]) == 7,
                   "%s:\n%s", models[i].model, out);
         cr_assert_eq(right[0], models[i].right, "%s", out);
         cr_assert(off[0] < 1e-4 && off[1] > off[0] && off[1] < 0.1 && off[2] > off[0] && off[2] < 0.25, "%s", out);

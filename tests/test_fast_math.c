@@ -273,8 +273,7 @@ static double distance(kn_tensor *a, kn_tensor *b)
     return most;
 }
 
-/* Several passes over a row: what a later one needs again is kept unrounded, not in its output. f64 of the same forward is the
- * reference. */
+/* Several passes over a row: what a later one needs again is kept unrounded, not in its output. f64 of the same forward is the reference. */
 Test(fast_math, rows_are_near_float64)
 {
     static const struct { kn_dtype d; double fast, same; } cases[] = {{KN_F32, 2e-5, 2e-5}, {KN_BF16, 0.01, 1.0}, {KN_F16, 0.002, 0.2}, {KN_F64, 1e-13, 1e-13}};
@@ -418,10 +417,7 @@ Test(fast_math, shares_no_code_on_disk)
     cr_assert_eq(system(command), 0);
 }
 
-static kn_value scaled_branch(void *user, size_t n, kn_tensor *const *in)
-{
-    return (void)user, (void)n, kn_value_tensor(kn_sub(kn_mul(in[0], in[0]), 0.3));
-}
+static kn_value scaled_branch(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, kn_value_tensor(kn_sub(kn_mul(in[0], in[0]), 0.3)); }
 static kn_value other_branch(void *user, size_t n, kn_tensor *const *in) { return (void)user, (void)n, kn_value_tensor(kn_neg(in[0])); }
 static kn_tensor *branches(kn_tensor *x, kn_tensor *y)
 {

@@ -23,9 +23,11 @@ Test(hooks, run_in_pytorchs_order)
 {
     KN_SCOPE;
     kn_module *s = kn_nn_sequential(kn_nn_relu());
-    kn_hook hooks[6] = {kn_register_forward_hook(s, say, "post"),     kn_register_global_forward_hook(say, "gpost"),
-                        kn_register_forward_pre_hook(s, say, "pre"),  kn_register_global_forward_pre_hook(say, "gpre"),
-                        kn_register_forward_pre_hook(s, say, "pre2"), kn_register_forward_pre_hook(s, say, "pre0", .prepend = true)};
+    kn_hook hooks[6] = {
+        kn_register_forward_hook(s, say, "post"), kn_register_global_forward_hook(say, "gpost"), kn_register_forward_pre_hook(s, say, "pre"),
+        kn_register_global_forward_pre_hook(say, "gpre"), kn_register_forward_pre_hook(s, say, "pre2"),
+        kn_register_forward_pre_hook(s, say, "pre0", .prepend = true)
+    };
     kn_call(s, one());
     cr_assert_str_eq(said, "gpre:Sequential:1:- pre0:Sequential:1:- pre:Sequential:1:- pre2:Sequential:1:- gpre:ReLU:1:- gpost:ReLU:1:out "
                            "post:Sequential:1:out gpost:Sequential:1:out ");
@@ -62,10 +64,7 @@ static kn_value doubled(kn_module *m, kn_value in, kn_value out, void *user)
     return kn_value_tensor(kn_mul(out.kind == KN_KIND_NONE ? kn_as_tensor(kn_tuple_get(in, 0)) : kn_as_tensor(out), 2));
 }
 static kn_value the_arguments(kn_module *m, kn_value in, kn_value out, void *user) { return (void)m, (void)out, (void)user, in; }
-static kn_value a_number(kn_module *m, kn_value in, kn_value out, void *user)
-{
-    return (void)m, (void)in, (void)out, (void)user, kn_value_int(3);
-}
+static kn_value a_number(kn_module *m, kn_value in, kn_value out, void *user) { return (void)m, (void)in, (void)out, (void)user, kn_value_int(3); }
 static kn_value invalid(kn_module *m, kn_value in, kn_value out, void *user)
 {
     (void)m, (void)in, (void)out, (void)user;
@@ -157,10 +156,7 @@ Test(hooks, may_remove_themselves_and_others_while_running)
 }
 
 static int added_ran;
-static kn_value count_me(kn_module *m, kn_value in, kn_value out, void *user)
-{
-    return (void)m, (void)in, (void)out, (void)user, added_ran++, kn_none();
-}
+static kn_value count_me(kn_module *m, kn_value in, kn_value out, void *user) { return (void)m, (void)in, (void)out, (void)user, added_ran++, kn_none(); }
 static kn_value add_another(kn_module *m, kn_value in, kn_value out, void *user)
 {
     (void)in, (void)out, (void)user;

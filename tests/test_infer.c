@@ -398,8 +398,7 @@ static int decisions(kb_opcode op, const int64_t *words, int n, const kb_type *i
 Test(infer, predicates)
 {
     for (int64_t batch = 1; batch < 9; batch += 7) {        /* a batch of 1 is like any other */
-        kb_type x = sym_type(2, (int64_t[]){-1, 64}, batch), bias = sym_type(1, (int64_t[]){64}, 0),
-                w = sym_type(2, (int64_t[]){10, 64}, 0);
+        kb_type x = sym_type(2, (int64_t[]){-1, 64}, batch), bias = sym_type(1, (int64_t[]){64}, 0), w = sym_type(2, (int64_t[]){10, 64}, 0);
         kb_type row = sym_type(2, (int64_t[]){1, 64}, 0);
         cr_expect_eq(decisions(OP_add, W(0), 2, (kb_type[]){x, bias}), 0);
         cr_expect_eq(run.out[0].size[0].sym, 1);

@@ -2,7 +2,8 @@
  *
  * A golden file (tests/ir/NAME.kn) is a graph, a line "; passes: fold,dce", and after a line "; expect" the text that these passes give.
  * BLESS=1 in the environment rewrites what stands after "; expect" (make bless); the diff is to be read. A negative file has "; error:
- * words" on the offending line: parsing must fail there and say so. Every golden also prints, parses and prints again to the same text.
+ * words" on the offending
+ * line: parsing must fail there and say so. Every golden also prints, parses and prints again to the same text.
  */
 #include <criterion/criterion.h>
 #include "base/env.h"
@@ -360,30 +361,22 @@ Test(ir, interpret)
     }
     runs("graph (%0: f32[4], %1: f32[4]) {\n %2 = add(%0, %1)\n return %2\n}", in, NULL, 4, (float[]){0, 11, 22, 33});
     runs("graph (%0: f32[2, 3]) {\n %1 = transpose(%0) dim0=0 dim1=1\n return %1\n}", in, NULL, 6, (float[]){0, 3, 1, 4, 2, 5});
-    runs("graph (%0: f32[2, 3]) {\n %1 = transpose(%0) dim0=0 dim1=1\n %2 = reshape(%1) shape=[6]\n %3 = slice(%2) dim=0 start=1 end=6 "
-         "step=2\n"
-         " %4 = mul(%3, 2)\n return %4\n}",
-         in, NULL, 3, (float[]){6, 8, 10});
-    runs("graph (%0: f32[4], %1: scalar f64) {\n %2 = mul(%0, %1)\n %3 = sub(%2, 1.0, 2.0)\n return %3\n}", in, &half.i, 4,
-         (float[]){-2, -1.5, -1, -0.5});
+    runs("graph (%0: f32[2, 3]) {\n %1 = transpose(%0) dim0=0 dim1=1\n %2 = reshape(%1) shape=[6]\n %3 = slice(%2) dim=0 start=1 end=6 step=2\n"
+         " %4 = mul(%3, 2)\n return %4\n}", in, NULL, 3, (float[]){6, 8, 10});
+    runs("graph (%0: f32[4], %1: scalar f64) {\n %2 = mul(%0, %1)\n %3 = sub(%2, 1.0, 2.0)\n return %3\n}", in, &half.i, 4, (float[]){-2, -1.5, -1, -0.5});
     runs("graph (%0: f32[3]{2}) {\n %1 = neg(%0)\n return %1\n}", in, NULL, 3, (float[]){-0.0f, -2, -4});
     runs("graph (%0: f32[2, 2]) {\n %1 = sum(%0) dims=[1]\n %2 = select(%1) dim=0 index=-1\n return %2\n}", in, NULL, 1, (float[]){5});
     runs("graph (%0: f32[2, 3], %1: f32[2, 3]) {\n %2 = linear(%0, %1)\n return %2\n}", in, NULL, 4, (float[]){50, 140, 140, 500});
     /* writes land in order; a view sees them, a value read before does not */
-    runs("graph (%0: f32[4], %1: f32[4]) {\n %2 = relu(%0)\n %3 = slice(%0) dim=0 start=0 end=2 step=1\n %4 = add_(%3, 100)\n %5 = add(%0, "
-         "%2)\n return %5\n}",
+    runs("graph (%0: f32[4], %1: f32[4]) {\n %2 = relu(%0)\n %3 = slice(%0) dim=0 start=0 end=2 step=1\n %4 = add_(%3, 100)\n %5 = add(%0, %2)\n return %5\n}",
          in, NULL, 4, (float[]){100, 102, 4, 6});
-    runs("graph (%0: f32[4]) {\n %1 = exp(%0)\n %2 = fill_(%1, 3)\n %3 = div_(%2, 2)\n return %1\n}", in, NULL, 4,
-         (float[]){1.5, 1.5, 1.5, 1.5});
+    runs("graph (%0: f32[4]) {\n %1 = exp(%0)\n %2 = fill_(%1, 3)\n %3 = div_(%2, 2)\n return %1\n}", in, NULL, 4, (float[]){1.5, 1.5, 1.5, 1.5});
     /* source and target overlap by part: reads come first */
-    runs("graph (%0: f32[5]) {\n %1 = slice(%0) dim=0 start=0 end=4 step=1\n %2 = slice(%0) dim=0 start=1 end=5 step=1\n %3 = copy_(%2, "
-         "%1)\n %4 = clone(%0)\n return %4\n}",
+    runs("graph (%0: f32[5]) {\n %1 = slice(%0) dim=0 start=0 end=4 step=1\n %2 = slice(%0) dim=0 start=1 end=5 step=1\n %3 = copy_(%2, %1)\n %4 = clone(%0)\n return %4\n}",
          in, NULL, 5, (float[]){0, 0, 1, 2, 3});
-    runs("graph (%0: f32[2, 2]) {\n %1 = transpose(%0) dim0=0 dim1=1\n %2 = add_(%0, %1)\n %3 = clone(%0)\n return %3\n}", in, NULL, 4,
-         (float[]){0, 3, 3, 6});
+    runs("graph (%0: f32[2, 2]) {\n %1 = transpose(%0) dim0=0 dim1=1\n %2 = add_(%0, %1)\n %3 = clone(%0)\n return %3\n}", in, NULL, 4, (float[]){0, 3, 3, 6});
     /* one output twice, a view of an output, an input */
-    runs("graph (%0: f32[2, 2]) {\n %1 = neg(%0)\n %2 = transpose(%1) dim0=0 dim1=1\n return %1, %2, %1, %0\n}", in, NULL, 4,
-         (float[]){-0.0f, -1, -2, -3});
+    runs("graph (%0: f32[2, 2]) {\n %1 = neg(%0)\n %2 = transpose(%1) dim0=0 dim1=1\n return %1, %2, %1, %0\n}", in, NULL, 4, (float[]){-0.0f, -1, -2, -3});
 }
 
 /* Aliased inputs are the caller's memory: what is written through one is read through the other. */
@@ -407,8 +400,7 @@ Test(ir, interpret_failure)
 {
     float w[8] = {0}, count[1] = {0};
     int64_t index[2] = {1, 9};
-    ir_graph *g = parsed("graph (%0: f32[1], %1: i64[2], %2: f32[4, 2]) {\n %3 = neg(%2)\n %4 = add_(%0, 1)\n %5 = embedding(%3, %1)\n %6 "
-                         "= add_(%0, 1)\n return %5\n}");
+    ir_graph *g = parsed("graph (%0: f32[1], %1: i64[2], %2: f32[4, 2]) {\n %3 = neg(%2)\n %4 = add_(%0, 1)\n %5 = embedding(%3, %1)\n %6 = add_(%0, 1)\n return %5\n}");
     ir_value out[1];
     size_t before = kb_data_stats().live;
     cr_expect_eq(ir_interpret(g, (void *const[]){count, index, w}, NULL, out), KN_E_INDEX, "%s", kb_error_text());
@@ -474,10 +466,8 @@ static bool whole_job(const char *text)
 /* Every allocation of a job fails once: a clean failure each time, and nothing is left. */
 Test(ir, each_allocation_fails)
 {
-    const char *text = "graph (%0: f32[2, 3], %1: f32[3]) {\n  %2 = add(%0, %1)  ; a.b  c.c:1\n  %3 = transpose(%2) dim0=0 dim1=1\n  %4 = "
-                       "mul_(%3, 2)\n"
-                       "  %5 = reshape(%3) shape=[-1]\n  %6 = copy_(%1, %1)\n  %7 = slice(%5) dim=0 start=0 end=5 step=1\n  %8 = slice(%5) "
-                       "dim=0 start=1 end=6 step=1\n"
+    const char *text = "graph (%0: f32[2, 3], %1: f32[3]) {\n  %2 = add(%0, %1)  ; a.b  c.c:1\n  %3 = transpose(%2) dim0=0 dim1=1\n  %4 = mul_(%3, 2)\n"
+                       "  %5 = reshape(%3) shape=[-1]\n  %6 = copy_(%1, %1)\n  %7 = slice(%5) dim=0 start=0 end=5 step=1\n  %8 = slice(%5) dim=0 start=1 end=6 step=1\n"
                        "  %9 = copy_(%7, %8)\n  return %5, %2\n}\n";
     cr_assert_eq(kn_alloc_hook(counting, NULL), KN_OK);
     allowed = 1000000;

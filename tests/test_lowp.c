@@ -1,5 +1,5 @@
-/* test_lowp.c: narrow dtypes: f16 and bf16 round to storage after every operator, in eager, interpreted and generated code alike;
- * integers wrap in their own width. Expected values come from the formats' definitions in double and from 64-bit integer arithmetic.
+/* test_lowp.c: narrow dtypes: f16 and bf16 round to storage after every operator, in eager, interpreted and generated code alike; integers
+ * wrap in their own width. Expected values come from the formats' definitions in double and from 64-bit integer arithmetic.
  */
 #include "base/body.h"
 #include "base/cpu.h"
@@ -48,19 +48,13 @@ static void chains(void)
                  " %%4 = layer_norm(%%3, %%1, %%1, 1e-5) normalized_shape=[133]\n %%5 = gelu(%%4)\n %%6 = sum(%%5) dims=[1] keepdim=true\n"
                  " %%7 = sub(%%5, %%6, _)\n return %%7, %%3\n}\n", t, t);
         expect(text, 1, 0);
-        snprintf(text, sizeof text,
-                 "graph (%%0: %s[5, 40]) {\n %%1 = mean(%%0) dims=[1] keepdim=true\n %%2 = var(%%0) dims=[1] keepdim=true\n"
-                 " %%3 = amax(%%0) dims=[1] keepdim=true\n %%4 = add(%%1, %%2, _)\n %%5 = mul(%%4, %%3)\n %%6 = logsumexp(%%0) dims=[1] "
-                 "keepdim=true\n"
-                 " %%7 = sub(%%0, %%6, _)\n %%8 = mul(%%7, %%5)\n return %%8\n}\n",
-                 t);
+        snprintf(text, sizeof text, "graph (%%0: %s[5, 40]) {\n %%1 = mean(%%0) dims=[1] keepdim=true\n %%2 = var(%%0) dims=[1] keepdim=true\n"
+                 " %%3 = amax(%%0) dims=[1] keepdim=true\n %%4 = add(%%1, %%2, _)\n %%5 = mul(%%4, %%3)\n %%6 = logsumexp(%%0) dims=[1] keepdim=true\n"
+                 " %%7 = sub(%%0, %%6, _)\n %%8 = mul(%%7, %%5)\n return %%8\n}\n", t);
         expect(text, 1, 0);
-        snprintf(
-            text, sizeof text,
-            "graph (%%0: f32[6, 31], %%1: %s[31, 6]) {\n %%2 = transpose(%%1) dim0=0 dim1=1\n %%3 = add(%%0, %%2, _)\n"
-            " %%4 = to(%%3) dtype=%s\n %%5 = add_(%%4, 1.0, _)\n %%6 = to(%%4) dtype=i8\n %%7 = gt(%%4, 0.5)\n %%8 = where(%%7, %%4, 0.1)\n"
-            " return %%8, %%6\n}\n",
-            t, t);
+        snprintf(text, sizeof text, "graph (%%0: f32[6, 31], %%1: %s[31, 6]) {\n %%2 = transpose(%%1) dim0=0 dim1=1\n %%3 = add(%%0, %%2, _)\n"
+                 " %%4 = to(%%3) dtype=%s\n %%5 = add_(%%4, 1.0, _)\n %%6 = to(%%4) dtype=i8\n %%7 = gt(%%4, 0.5)\n %%8 = where(%%7, %%4, 0.1)\n"
+                 " return %%8, %%6\n}\n", t, t);
         expect(text, 1, 0);
     }
     static const char *const ints[] = {"i8", "u8", "i16", "i32"};
@@ -84,8 +78,7 @@ Test(lowp, chains_are_one_interpreted_kernel)
 /* ---- every number of the half formats --------------------------------------------------------------------------------------------------- */
 static double half_value(kn_dtype t, unsigned bits)
 {
-    int fraction = t == KN_F16 ? 10 : 7, bias = t == KN_F16 ? 15 : 127, e = (int)(bits & 0x7fff) >> fraction,
-        top = (1 << (15 - fraction)) - 1;
+    int fraction = t == KN_F16 ? 10 : 7, bias = t == KN_F16 ? 15 : 127, e = (int)(bits & 0x7fff) >> fraction, top = (1 << (15 - fraction)) - 1;
     double f = bits & ((1u << fraction) - 1);
     double v = e == top ? (f != 0 ? NAN : INFINITY) : e ? ldexp(f + (1 << fraction), e - bias - fraction) : ldexp(f, 1 - bias - fraction);
     return bits & 0x8000 ? -v : v;
@@ -221,10 +214,7 @@ static int64_t cut(kn_dtype t, int64_t v)
 
 static int64_t element(kn_dtype t, const void *p, int64_t i)
 {
-    return t == KN_I8    ? ((const int8_t *)p)[i]
-           : t == KN_U8  ? ((const uint8_t *)p)[i]
-           : t == KN_I16 ? ((const int16_t *)p)[i]
-                         : ((const int32_t *)p)[i];
+    return t == KN_I8 ? ((const int8_t *)p)[i] : t == KN_U8 ? ((const uint8_t *)p)[i] : t == KN_I16 ? ((const int16_t *)p)[i] : ((const int32_t *)p)[i];
 }
 
 static int64_t floored(int64_t a, int64_t b, bool remainder)
@@ -270,13 +260,8 @@ Test(lowp, integers_wrap_in_their_own_width)
         kn_tensor *wide_a = kn_empty(KN_I64, KN_SHAPE(ALL)), *wide_b = kn_empty(KN_I64, KN_SHAPE(ALL));
         int64_t *a = kn_map_write(wide_a), *b = kn_map_write(wide_b);
         for (int i = 0; i < ALL; i++) {         /* all pairs of a byte; of wider types a mixture with their ends */
-            a[i] = cut(t, width == 8   ? i & 255
-                          : i % 5 == 0 ? INT64_MIN >> (64 - width)
-                                       : (int64_t)((uint64_t)i * 0x9e3779b97f4a7c15u >> 20));
-            b[i] = cut(t, width == 8   ? i >> 8
-                          : i % 3 == 0 ? i % 41 - 8
-                          : i % 7 == 0 ? -1
-                                       : (int64_t)((uint64_t)i * 0xbf58476d1ce4e5b9u >> 30) % 30000);
+            a[i] = cut(t, width == 8 ? i & 255 : i % 5 == 0 ? INT64_MIN >> (64 - width) : (int64_t)((uint64_t)i * 0x9e3779b97f4a7c15u >> 20));
+            b[i] = cut(t, width == 8 ? i >> 8 : i % 3 == 0 ? i % 41 - 8 : i % 7 == 0 ? -1 : (int64_t)((uint64_t)i * 0xbf58476d1ce4e5b9u >> 30) % 30000);
         }
         kn_unmap(wide_a);
         kn_unmap(wide_b);

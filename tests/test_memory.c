@@ -1,7 +1,7 @@
-/* test_memory.c: peak memory of tensor data. A compiled call in its steady state never needs more than the eager call of the same
- * module: small versions of all that is measured (make bench), on one thread and on several. Nor is what is planned for a graph more
- * than a tenth above the least that its operators need one by one. Packed weights outlive the calls that made them, eager ones as well
- * as compiled ones; they are counted apart. */
+/* test_memory.c: peak memory of tensor data. A compiled call in its steady state never needs more than the eager call of the same module:
+ * small versions of all that is measured (make bench), on one thread and on several. Nor is what is planned for a graph more than a tenth
+ * above the least that its operators need one by one. Packed weights outlive the calls that made them, eager ones as well as compiled
+ * ones; they are counted apart. */
 #include "base/alloc.h"
 #include "base/packs.h"
 #include "examples/digits_models.h"

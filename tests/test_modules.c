@@ -129,10 +129,7 @@ typedef struct Leaf { kn_module base; int *freed; } Leaf;
 static kn_tensor *leaf_forward(Leaf *self, kn_tensor *x) { return (void)self, x; }
 static void leaf_destroy(void *p) { ++*((Leaf *)p)->freed; }
 static const kn_field leaf_fields[] = {KN_FIELDS_END};
-static kn_value leaf_thunk(kn_fn f, void *self, const kn_value *a)
-{
-    return kn_value_tensor(((kn_tensor * (*)(Leaf *, kn_tensor *)) f)(self, a[0].as.tensor));
-}
+static kn_value leaf_thunk(kn_fn f, void *self, const kn_value *a) { return kn_value_tensor(((kn_tensor * (*)(Leaf *, kn_tensor *)) f)(self, a[0].as.tensor)); }
 static const kn_class leaf_class = {sizeof(kn_class), sizeof(Leaf), "Leaf", "T(T)", (kn_fn)leaf_forward, leaf_thunk, leaf_fields, -1, leaf_destroy};
 
 typedef struct Pair { kn_module base; kn_module *a, *b; kn_tensor *w; } Pair;

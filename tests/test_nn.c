@@ -1,5 +1,5 @@
-/* test_nn.c: the nn modules beyond the conformance cases: starting weights, names and numbers that PyTorch's modules have, constructors
- * by name against those of C, kn_summary against a table worked out by hand.
+/* test_nn.c: the nn modules beyond the conformance cases: starting weights, names and numbers that PyTorch's modules have, constructors by
+ * name against those of C, kn_summary against a table worked out by hand.
  */
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
@@ -115,21 +115,16 @@ Test(nn, names_are_pytorchs)
 {
     const char *const keys[] = {"left", "right"};
     names_are(kn_nn_lstm(3, 4, .num_layers = 2, .bidirectional = true, .proj_size = 2, .no_bias = true),
-              "weight_ih_l0 weight_hh_l0 weight_hr_l0 weight_ih_l0_reverse weight_hh_l0_reverse weight_hr_l0_reverse weight_ih_l1 "
-              "weight_hh_l1 weight_hr_l1 "
-              "weight_ih_l1_reverse weight_hh_l1_reverse weight_hr_l1_reverse ",
-              "");
+        "weight_ih_l0 weight_hh_l0 weight_hr_l0 weight_ih_l0_reverse weight_hh_l0_reverse weight_hr_l0_reverse weight_ih_l1 weight_hh_l1 weight_hr_l1 "
+        "weight_ih_l1_reverse weight_hh_l1_reverse weight_hr_l1_reverse ", "");
     names_are(kn_nn_gru(3, 4), "weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0 ", "");
     names_are(kn_nn_batch_norm2d(4), "weight bias ", "running_mean running_var num_batches_tracked ");
     names_are(kn_nn_multihead_attention(6, 2, .kdim = 5),
               "q_proj_weight k_proj_weight v_proj_weight in_proj_bias out_proj.weight out_proj.bias ", "");
-    names_are(kn_nn_module_dict(2, keys, (kn_module *[]){kn_nn_linear(2, 3), kn_nn_prelu(1, 0.25)}), "left.weight left.bias right.weight ",
-              "");
+    names_are(kn_nn_module_dict(2, keys, (kn_module *[]){kn_nn_linear(2, 3), kn_nn_prelu(1, 0.25)}), "left.weight left.bias right.weight ", "");
     names_are(kn_nn_transformer_encoder(4, 2, 1, .norm = kn_nn_layer_norm(4), .no_bias = true),
-              "layers.0.self_attn.in_proj_weight layers.0.self_attn.out_proj.weight layers.0.linear1.weight layers.0.linear2.weight "
-              "layers.0.norm1.weight "
-              "layers.0.norm2.weight norm.weight norm.bias ",
-              "");
+        "layers.0.self_attn.in_proj_weight layers.0.self_attn.out_proj.weight layers.0.linear1.weight layers.0.linear2.weight layers.0.norm1.weight "
+        "layers.0.norm2.weight norm.weight norm.bias ", "");
 }
 
 /* Two modules of one class made at run time, with different tables, live and go independently. */
@@ -229,8 +224,8 @@ static char *summary_of(kn_module *m, kn_tensor *x)
     return text;
 }
 
-/* By hand, for 2 images of 3 × 4 × 4: the convolution multiplies and adds 2·8·16 outputs × 27 taps, and adds 256 biases; the linear
- * layer 2·10 × 128, and 20. */
+/* By hand, for 2 images of 3 × 4 × 4: the convolution multiplies and adds 2·8·16 outputs × 27 taps, and adds 256 biases; the linear layer
+ * 2·10 × 128, and 20. */
 Test(nn, summary)
 {
     KN_SCOPE;

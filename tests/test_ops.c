@@ -1,5 +1,5 @@
-/* test_ops.c: convolutions, pooling, attention and norms: what the expected results in tests/golden don't reach: errors, zero sizes,
- * views as operands, the canonical order to the bit.
+/* test_ops.c: convolutions, pooling, attention and norms: what the expected results in tests/golden don't reach: errors, zero sizes, views
+ * as operands, the canonical order to the bit.
  *
  * Expected values are closed forms, float64 loops written here, or tests/support/canonical.c; a view's result is that of its contiguous
  * copy. */
@@ -197,11 +197,9 @@ Test(ops, pool_edges)
     EXPECT(kn_adaptive_avg_pool1d(kn_from_data(KN_F32, KN_SHAPE(1, 1, 5), ((float[]){1, 2, 3, 4, 5})), KN_SHAPE(2)), 0, 2, 4);
     EXPECT(kn_adaptive_max_pool2d(kn_from_data(KN_F32, KN_SHAPE(1, 2, 2), ((float[]){1, 2, 3, 4})), KN_SHAPE(1, 1)), 0, 4);
     cr_expect_eq(kn_numel(kn_max_pool2d(kn_zeros(KN_F32, KN_SHAPE(0, 2, 4, 4)), KN_SHAPE(2, 2))), 0);
-    EXPECT(kn_interpolate(kn_from_data(KN_F32, KN_SHAPE(1, 1, 2), ((float[]){0, 10})), KN_SHAPE(5), .mode = "linear",
-                          .align_corners = true),
-           1e-6f, 0, 2.5f, 5, 7.5f, 10);
-    EXPECT(kn_interpolate(kn_from_data(KN_F32, KN_SHAPE(1, 1, 2), ((float[]){0, 10})), KN_SHAPE(4), .mode = "linear"), 1e-6f, 0, 2.5f, 7.5f,
-           10);
+    EXPECT(kn_interpolate(kn_from_data(KN_F32, KN_SHAPE(1, 1, 2), ((float[]){0, 10})), KN_SHAPE(5), .mode = "linear", .align_corners = true), 1e-6f, 0, 2.5f, 5,
+           7.5f, 10);
+    EXPECT(kn_interpolate(kn_from_data(KN_F32, KN_SHAPE(1, 1, 2), ((float[]){0, 10})), KN_SHAPE(4), .mode = "linear"), 1e-6f, 0, 2.5f, 7.5f, 10);
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------------------------ */
@@ -259,8 +257,7 @@ Test(ops, attention_edges)
            3, NAN);
     kn_tensor *many = kn_randn(KN_F32, KN_SHAPE(3, 2, 4, 5)), *one = kn_randn(KN_F32, KN_SHAPE(1, 4, 5));
     cr_expect(same(kn_scaled_dot_product_attention(many, one, one, NULL),
-                   kn_scaled_dot_product_attention(many, kn_contiguous(kn_expand(one, KN_SHAPE(3, 2, 4, 5))),
-                                                   kn_contiguous(kn_expand(one, KN_SHAPE(3, 2, 4, 5))), NULL)));
+                   kn_scaled_dot_product_attention(many, kn_contiguous(kn_expand(one, KN_SHAPE(3, 2, 4, 5))), kn_contiguous(kn_expand(one, KN_SHAPE(3, 2, 4, 5))), NULL)));
     FAILS(kn_scaled_dot_product_attention(q, kn_ones(KN_F32, KN_SHAPE(1, 2, 3)), q, NULL), KN_E_SHAPE, "equal last sizes");
     FAILS(kn_scaled_dot_product_attention(q, q, q, kn_zeros(KN_F32, KN_SHAPE(3, 2))), KN_E_SHAPE, "attn_mask [3, 2]");
     FAILS(kn_scaled_dot_product_attention(q, q, q, none, .is_causal = true), KN_E_VALUE, "either");

@@ -7,8 +7,7 @@
 Test(ops, indices_are_checked)
 {
     KN_SCOPE;
-    kn_tensor *x = kn_zeros(KN_F32, KN_SHAPE(3, 4)), *bad = kn_from_data(KN_I64, KN_SHAPE(1, 2), ((int64_t[]){0, 4})),
-              *src = kn_ones(KN_F32, KN_SHAPE(1, 2));
+    kn_tensor *x = kn_zeros(KN_F32, KN_SHAPE(3, 4)), *bad = kn_from_data(KN_I64, KN_SHAPE(1, 2), ((int64_t[]){0, 4})), *src = kn_ones(KN_F32, KN_SHAPE(1, 2));
     FAILS(kn_gather(x, 1, bad), KN_E_INDEX, "index 4 is out of range");
     FAILS(kn_scatter(x, 1, bad, src), KN_E_INDEX, "index 4 is out of range");
     FAILS(kn_scatter_add(x, 1, bad, src), KN_E_INDEX, "index 4 is out of range");
@@ -25,8 +24,7 @@ Test(ops, indices_are_checked)
 Test(ops, gathers_and_scatters)
 {
     KN_SCOPE;
-    kn_tensor *x = kn_from_data(KN_F32, KN_SHAPE(2, 3), ((float[]){1, 2, 3, 4, 5, 6})),
-              *i = kn_from_data(KN_I64, KN_SHAPE(2, 2), ((int64_t[]){2, 0, 1, 1}));
+    kn_tensor *x = kn_from_data(KN_F32, KN_SHAPE(2, 3), ((float[]){1, 2, 3, 4, 5, 6})), *i = kn_from_data(KN_I64, KN_SHAPE(2, 2), ((int64_t[]){2, 0, 1, 1}));
     EXPECT(kn_gather(x, 1, i), 0, 3, 1, 5, 5);
     EXPECT(kn_gather(kn_transpose(x, 0, 1), 0, kn_transpose(i, 0, 1)), 0, 3, 5, 1, 5);
     EXPECT(kn_scatter(x, 1, i, 9), 0, 9, 2, 9, 4, 9, 6);
@@ -434,8 +432,7 @@ Test(ops, narrow_types_are_wide_ones_cut)
         for (size_t i = 0; i < sizeof unary / sizeof *unary; i++) {
             bool scan = strcmp(unary[i], "cumsum") == 0;
             kn_value dim = scan ? kn_value_int(1) : kn_none();
-            kn_tensor *got = scan ? kn_cumsum(x, dim.as.i) : kn_op(unary[i], x),
-                      *want = scan ? kn_cumsum(wx, dim.as.i) : kn_op(unary[i], wx);
+            kn_tensor *got = scan ? kn_cumsum(x, dim.as.i) : kn_op(unary[i], x), *want = scan ? kn_cumsum(wx, dim.as.i) : kn_op(unary[i], wx);
             cr_expect(same(got, kn_to(want, kn_tensor_dtype(got))), "%s of dtype %d", unary[i], types[d]);
         }
         for (size_t i = 0; i < sizeof binary / sizeof *binary; i++) {

@@ -1,7 +1,7 @@
 /* test_products.c: products inside programs: what is fused with them, packed weights, and that neither changes a bit.
  *
- * Expected bits come from the op interpreter (rg_compare runs each program three times: plain, with packed weights, and after the
- * weights were written) and, for modules, from eager calls.
+ * Expected bits come from the op interpreter (rg_compare runs each program three times: plain, with packed weights, and after the weights
+ * were written) and, for modules, from eager calls.
  */
 #include "base/env.h"
 #include "base/error.h"
@@ -45,17 +45,11 @@ Test(products, those_of_half_formats_take_along_what_follows, .init = interprete
     static const char *const types[] = {"bf16", "f16"};
     for (int i = 0; i < 2; i++) {
         const char *t = types[i];
-        snprintf(
-            text, sizeof text,
-            "graph (%%0: %s[40, 16], %%1: %s[24, 16], %%2: %s[24], %%3: %s[40, 24]) {\n %%4 = linear(%%0, %%1, %%2)\n %%5 = gelu(%%4)\n"
-            " %%6 = add(%%5, %%3, _)\n %%7 = softmax(%%6) dim=1\n return %%7\n}\n",
-            t, t, t, t);
+        snprintf(text, sizeof text, "graph (%%0: %s[40, 16], %%1: %s[24, 16], %%2: %s[24], %%3: %s[40, 24]) {\n %%4 = linear(%%0, %%1, %%2)\n %%5 = gelu(%%4)\n"
+                 " %%6 = add(%%5, %%3, _)\n %%7 = softmax(%%6) dim=1\n return %%7\n}\n", t, t, t, t);
         expect(text, 4, 1, 4);
-        snprintf(
-            text, sizeof text,
-            "graph (%%0: %s[40, 16], %%1: %s[16, 24], %%2: %s[24]) {\n %%3 = tanh(%%0)\n %%4 = addmm(%%2, %%3, %%1)\n %%5 = relu(%%4)\n"
-            " %%6 = matmul(%%3, %%1)\n return %%5, %%6\n}\n",
-            t, t, t);
+        snprintf(text, sizeof text, "graph (%%0: %s[40, 16], %%1: %s[16, 24], %%2: %s[24]) {\n %%3 = tanh(%%0)\n %%4 = addmm(%%2, %%3, %%1)\n %%5 = relu(%%4)\n"
+                 " %%6 = matmul(%%3, %%1)\n return %%5, %%6\n}\n", t, t, t);
         check(text);             /* an addmm has factors, which are operands */
         snprintf(text, sizeof text,
                  "graph (%%0: %s[3, 4, 16], %%1: %s[3, 16, 24]) {\n %%2 = bmm(%%0, %%1)\n %%3 = mul(%%2, 0.5)\n %%4 = softmax(%%3) dim=2\n"
@@ -83,19 +77,14 @@ Test(products, its_value_is_kept_for_others, .init = interpreted)
 /* x + f(x) may not be written over x while other rows are still read: x dies in this step, and its block has just the right size. */
 Test(products, a_result_spares_what_the_product_reads, .init = interpreted)
 {
-    expect("graph (%0: f32[40, 32], %1: f32[32, 32]) {\n %2 = exp(%0)\n %3 = linear(%2, %1, _)\n %4 = add(%3, %2, _)\n %5 = linear(%4, %1, "
-           "_)\n"
-           " %6 = mul(%5, %4)\n return %6\n}\n",
-           3, 2, 3);
-    expect("graph (%0: f32[32, 32], %1: f32[32]) {\n %2 = exp(%0)\n %3 = matmul(%2, %2)\n %4 = add(%3, %1, _)\n %5 = sub(%2, %4, _)\n "
-           "return %5\n}\n",
-           2, 1, 2);
+    expect("graph (%0: f32[40, 32], %1: f32[32, 32]) {\n %2 = exp(%0)\n %3 = linear(%2, %1, _)\n %4 = add(%3, %2, _)\n %5 = linear(%4, %1, _)\n"
+           " %6 = mul(%5, %4)\n return %6\n}\n", 3, 2, 3);
+    expect("graph (%0: f32[32, 32], %1: f32[32]) {\n %2 = exp(%0)\n %3 = matmul(%2, %2)\n %4 = add(%3, %1, _)\n %5 = sub(%2, %4, _)\n return %5\n}\n", 2, 1, 2);
 }
 
 Test(products, a_residual_that_dies_is_not_overwritten_first, .init = interpreted)
 {
-    check("graph (%0: f32[20, 32], %1: f32[32, 32]) {\n %2 = exp(%0)\n %3 = tanh(%0)\n %4 = sum(%3) dims=[0, 1] keepdim=true\n %5 = "
-          "linear(%2, %1, _)\n"
+    check("graph (%0: f32[20, 32], %1: f32[32, 32]) {\n %2 = exp(%0)\n %3 = tanh(%0)\n %4 = sum(%3) dims=[0, 1] keepdim=true\n %5 = linear(%2, %1, _)\n"
           " %6 = mul(%5, %3)\n %7 = add(%6, %4, _)\n %8 = linear(%7, %1, _)\n return %8\n}\n");
 }
 
@@ -104,10 +93,8 @@ Test(products, other_rows_and_other_shapes_do_not_follow, .init = interpreted)
     expect("graph (%0: f32[16, 16]) {\n %1 = matmul(%0, %0)\n %2 = transpose(%1) dim0=0 dim1=1\n %3 = add(%1, %2, _)\n return %3\n}\n", 2,
            1, 1);
     expect("graph (%0: f32[16, 16], %1: f32[3, 16, 16]) {\n %2 = matmul(%0, %0)\n %3 = add(%1, %2, _)\n return %3\n}\n", 2, 1, 1);
-    expect("graph (%0: f32[8, 64]) {\n %1 = reshape(%0) shape=[64, 8]\n %2 = matmul(%0, %1)\n %3 = reshape(%2) shape=[2, 32]\n %4 = "
-           "softmax(%3) dim=1\n"
-           " return %4\n}\n",
-           2, 1, 1);
+    expect("graph (%0: f32[8, 64]) {\n %1 = reshape(%0) shape=[64, 8]\n %2 = matmul(%0, %1)\n %3 = reshape(%2) shape=[2, 32]\n %4 = softmax(%3) dim=1\n"
+           " return %4\n}\n", 2, 1, 1);
     /* two columns: a kernel over all of them later is better than one for each row */
     expect("graph (%0: f32[100, 8], %1: f32[2, 8]) {\n %2 = linear(%0, %1, _)\n %3 = gelu(%2)\n return %3\n}\n", 2, 1, 1);
 }
@@ -120,9 +107,7 @@ Test(products, two_products_and_what_joins_them, .init = interpreted)
 
 Test(products, batches_vectors_and_addmm, .init = interpreted)
 {
-    expect("graph (%0: f32[2, 3, 5, 8], %1: f32[3, 8, 20]) {\n %2 = matmul(%0, %1)\n %3 = mul(%2, 0.5)\n %4 = softmax(%3) dim=3\n return "
-           "%4\n}\n",
-           1, 1, 1);
+    expect("graph (%0: f32[2, 3, 5, 8], %1: f32[3, 8, 20]) {\n %2 = matmul(%0, %1)\n %3 = mul(%2, 0.5)\n %4 = softmax(%3) dim=3\n return %4\n}\n", 1, 1, 1);
     expect("graph (%0: f32[8], %1: f32[8, 20]) {\n %2 = matmul(%0, %1)\n %3 = tanh(%2)\n return %3\n}\n", 1, 1, 1);
     expect("graph (%0: f32[5, 1], %1: f32[5, 8], %2: f32[8, 20]) {\n %3 = addmm(%0, %1, %2, _, _)\n %4 = relu(%3)\n return %4\n}\n", 1, 1,
            1);
@@ -133,10 +118,8 @@ Test(products, batches_vectors_and_addmm, .init = interpreted)
 
 Test(products, writes_to_weights_inside_the_graph, .init = interpreted)
 {
-    check("graph (%0: f32[6, 16], %1: f32[24, 16]) {\n %2 = linear(%0, %1, _)\n %3 = mul_(%1, 0.5)\n %4 = linear(%0, %3, _)\n %5 = add(%2, "
-          "%4, _)\n return %5\n}\n");
-    check("graph (%0: f32[16, 16] @1, %1: f32[16, 16] @1) {\n %2 = matmul(%0, %1)\n %3 = relu(%2)\n %4 = add_(%0, %3, _)\n %5 = matmul(%3, "
-          "%1)\n return %5\n}\n");
+    check("graph (%0: f32[6, 16], %1: f32[24, 16]) {\n %2 = linear(%0, %1, _)\n %3 = mul_(%1, 0.5)\n %4 = linear(%0, %3, _)\n %5 = add(%2, %4, _)\n return %5\n}\n");
+    check("graph (%0: f32[16, 16] @1, %1: f32[16, 16] @1) {\n %2 = matmul(%0, %1)\n %3 = relu(%2)\n %4 = add_(%0, %3, _)\n %5 = matmul(%3, %1)\n return %5\n}\n");
     check("graph (%0: f32[6, 16], %1: f32[24, 16]) {\n %2 = linear(%0, %1, _)\n %3 = mul_(%2, 0.5)\n %4 = exp(%2)\n return %4\n}\n");
 }
 
@@ -147,11 +130,8 @@ static void large(int threads, int64_t m, int64_t k, int64_t n)
     kb_set_threads(threads);
     for (int i = 0; i < 2; i++) {
         char text[512];
-        snprintf(text, sizeof text,
-                 "graph (%%0: f32[%d, %d], %%1: f32[%d, %d], %%2: f32[%d, %d]) {\n %%3 = linear(%%0, %%1, _)\n %%4 = add(%%3, %%2, _)\n "
-                 "%%5 = %s\n"
-                 " return %%5\n}\n",
-                 (int)m, (int)k, (int)n, (int)k, (int)m, (int)n, ends[i]);
+        snprintf(text, sizeof text, "graph (%%0: f32[%d, %d], %%1: f32[%d, %d], %%2: f32[%d, %d]) {\n %%3 = linear(%%0, %%1, _)\n %%4 = add(%%3, %%2, _)\n %%5 = %s\n"
+                 " return %%5\n}\n", (int)m, (int)k, (int)n, (int)k, (int)m, (int)n, ends[i]);
         expect(text, 1, 1, 1);
     }
 }

@@ -35,10 +35,7 @@ static kn_tensor *call(const char *op, kn_value a, kn_value b)
 
 /* PyTorch answers pow(bool tensor, true) by a copy, because it looks at the exponent's value; here a number's value decides nothing, and
  * pow is refused for bool as in PyTorch's other combinations. */
-static bool by_value(const char *op, const char *left, const char *right)
-{
-    return !strcmp(op, "pow") && left[1] == 'b' && !strcmp(right, "nb");
-}
+static bool by_value(const char *op, const char *left, const char *right) { return !strcmp(op, "pow") && left[1] == 'b' && !strcmp(right, "nb"); }
 
 static int check_row(const char *op, const char *left, const char *results, char right[MOST][4], int n, int *compared)
 {

@@ -1,5 +1,5 @@
-/* test_quantized.c: products with bf16 and i8 weights: bits against the f32 product of the widened weights, quantization against plain
- * C, modules eager and compiled, files.
+/* test_quantized.c: products with bf16 and i8 weights: bits against the f32 product of the widened weights, quantization against plain C,
+ * modules eager and compiled, files.
  */
 #include "base/cpu.h"
 #include "tests/support/tensors.h"
@@ -158,8 +158,7 @@ static void attention(kn_dtype d, bool apart)
     kn_module *m = apart ? kn_nn_multihead_attention(24, 3, .kdim = 10, .vdim = 14, .batch_first = 1)
                          : kn_nn_multihead_attention(24, 3, .batch_first = 1);
     kn_module *fast = kn_compile(m);
-    kn_tensor *q = kn_randn(KN_F32, KN_SHAPE(2, 5, 24)), *k = apart ? kn_randn(KN_F32, KN_SHAPE(2, 7, 10)) : q,
-              *v = apart ? kn_randn(KN_F32, KN_SHAPE(2, 7, 14)) : q;
+    kn_tensor *q = kn_randn(KN_F32, KN_SHAPE(2, 5, 24)), *k = apart ? kn_randn(KN_F32, KN_SHAPE(2, 7, 10)) : q, *v = apart ? kn_randn(KN_F32, KN_SHAPE(2, 7, 14)) : q;
     kn_fill_(tensor_of(m, "in_proj_bias"), 0.125);
     kn_tensor *full = kn_as_tensor(kn_tuple_get(kn_call_value(m, q, k, v, NULL, true, NULL, true, false), 0));
     for (int i = 0; i < 3; i++)

@@ -1,6 +1,6 @@
 /* test_random.c: random operators and generators. Expected numbers come from the Philox generator written out here, after its authors'
- * paper and the layout that base/philox.h documents; frequencies are held against chi-square bounds that a right generator misses once
- * in a million runs, and these are seeded.
+ * paper and the layout that base/philox.h documents; frequencies are held against chi-square bounds that a right generator misses once in
+ * a million runs, and these are seeded.
  */
 #include "runtime/rt.h"
 #include "tests/support/tensors.h"
@@ -28,10 +28,7 @@ static uint64_t bits(uint64_t seed, uint64_t offset, int64_t i)
     return (uint64_t)x[i % 2 * 2] << 32 | x[i % 2 * 2 + 1];
 }
 
-static double uniform(uint64_t b)
-{
-    return ((double)(uint32_t)(b >> 37) * 67108864.0 + (double)(uint32_t)((uint32_t)b >> 6)) / 9007199254740992.0;
-}
+static double uniform(uint64_t b) { return ((double)(uint32_t)(b >> 37) * 67108864.0 + (double)(uint32_t)((uint32_t)b >> 6)) / 9007199254740992.0; }
 
 /* floor(bits * range / 2^64) by schoolbook halves */
 static uint64_t below(uint64_t b, uint64_t range)

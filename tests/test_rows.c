@@ -27,8 +27,8 @@ static lp_kernel *quotient(int64_t rows, int64_t n)
 
 static uint64_t random_bits(uint64_t *s) { return (*s = *s * 6364136223846793005u + 1442695040888963407u) >> 33; }
 
-/* A float whose quotient by d, of 24 odd bits, lies next to a number m halfway between two floats: x 2^25 = m d - r, r a small odd
- * number. What is not exactly right rounds to the wrong side. */
+/* A float whose quotient by d, of 24 odd bits, lies next to a number m halfway between two floats: x 2^25 = m d - r, r a small odd number.
+ * What is not exactly right rounds to the wrong side. */
 static float near_tie(float d, uint64_t *s)
 {
     int e;
@@ -164,8 +164,8 @@ static kn_tensor *soft_forward(Soft *self, kn_tensor *x)
 static const kn_field soft_fields[] = {KN_ATTR(Soft, kind), KN_FIELDS_END};
 KN_DEFINE_CLASS(soft_class, Soft, soft_forward, soft_fields, tensor, (tensor));
 
-/* Row r: spread over up to 8 r; some reach just to 40 below the maximum, where quotients change their way, some are masked, infinite or
- * no numbers. */
+/* Row r: spread over up to 8 r; some reach just to 40 below the maximum, where quotients change their way, some are masked, infinite or no
+ * numbers. */
 static kn_tensor *spread(int64_t rows, int64_t n)
 {
     float *v = malloc((size_t)(rows * n) * sizeof *v);
@@ -173,11 +173,7 @@ static kn_tensor *spread(int64_t rows, int64_t n)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < n; i++) {
             float x = (float)(random_bits(&seed) & 0xffffff) / 0x1000000;
-            v[r * n + i] = r % 8 == 1            ? (i ? -40 : 0)
-                           : r % 8 == 2          ? (i ? -40.000004f : 0)
-                           : r % 8 == 3 && i % 3 ? -INFINITY
-                           : r % 8 == 4          ? -3e38f * x
-                                                 : x * (float)(8 * r);
+            v[r * n + i] = r % 8 == 1 ? (i ? -40 : 0) : r % 8 == 2 ? (i ? -40.000004f : 0) : r % 8 == 3 && i % 3 ? -INFINITY : r % 8 == 4 ? -3e38f * x : x * (float)(8 * r);
         }
     v[5 * n] = NAN, v[6 * n + n / 2] = INFINITY;
     for (int64_t i = 0; i < n; i++)

@@ -257,10 +257,8 @@ Test(safetensors, written_files_are_the_formats)
     char one[512], two[512];
     cr_assert_eq(kn_store_write(path, 4, names, tensors), KN_OK, "%s", kn_last_error());
     size_t n = slurp(path, one, sizeof one), header = (unsigned char)one[0] + 256 * (size_t)(unsigned char)one[1];
-    const char *want = "{\"c\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"empty\":{\"dtype\":\"F32\",\"shape\":[0],\"data_"
-                       "offsets\":[8,8]},"
-                       "\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[32,35]},\"w\\\"\":{\"dtype\":\"F32\",\"shape\":[3,2],"
-                       "\"data_offsets\":[8,32]}}";
+    const char *want = "{\"c\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"empty\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[8,8]},"
+                       "\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[32,35]},\"w\\\"\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[8,32]}}";
     cr_assert_eq(header % 8, 0);
     cr_assert_eq(n, 8 + header + 35);
     cr_assert_arr_eq(one + 8, want, strlen(want));

@@ -171,10 +171,7 @@ Test(tracer, data_dependent_branch_is_right_both_ways)
 static kn_tensor *four_graphs(kn_tensor *x)
 {
     for (int i = 0; i < 4; i++) {
-        x = i == 0   ? kn_tanh(kn_exp(x))
-            : i == 1 ? kn_gelu(kn_add(x, 1.0))
-            : i == 2 ? kn_softmax(kn_sigmoid(x), -1)
-                     : kn_log_softmax(kn_silu(x), -1);
+        x = i == 0 ? kn_tanh(kn_exp(x)) : i == 1 ? kn_gelu(kn_add(x, 1.0)) : i == 2 ? kn_softmax(kn_sigmoid(x), -1) : kn_log_softmax(kn_silu(x), -1);
         if (kn_item(kn_sum(x)) == 0.5)
             return NULL;
     }

@@ -1,6 +1,6 @@
 /* threads_codegen.c: a plain program for the thread, leak and allocation-failure checks of the code generator: several threads compile
- * equal graphs and run one program at once; then each allocation of compiling and running fails once. Kernels are interpreted, so that
- * it needs no code generator. Exits with 1 on a wrong result or a failure that isn't clean; the sanitizers report the rest.
+ * equal graphs and run one program at once; then each allocation of compiling and running fails once. Kernels are interpreted, so that it
+ * needs no code generator. Exits with 1 on a wrong result or a failure that isn't clean; the sanitizers report the rest.
  */
 #include "base/env.h"
 #include "base/error.h"
@@ -14,11 +14,10 @@
 
 enum { CALLERS = 3, ROUNDS = 20, ROWS = 300, COLS = 40 };
 
-static const char
-    text[] = "graph (%0: f32[300, 40], %1: f32[40], %2: f32[40, 40]) {\n %3 = gelu(%0)\n %4 = softmax(%3) dim=1\n %5 = linear(%4, %2, %1)\n"
-             " %6 = layer_norm(%5, %1, _, 1e-5) normalized_shape=[40]\n %7 = add(%6, %0)\n %8 = sum(%7) dims=[1]\n %9 = transpose(%7) "
-             "dim0=0 dim1=1\n"
-             " %10 = exp(%9)\n return %7, %8, %10\n}\n";
+static const char text[] =
+    "graph (%0: f32[300, 40], %1: f32[40], %2: f32[40, 40]) {\n %3 = gelu(%0)\n %4 = softmax(%3) dim=1\n %5 = linear(%4, %2, %1)\n"
+    " %6 = layer_norm(%5, %1, _, 1e-5) normalized_shape=[40]\n %7 = add(%6, %0)\n %8 = sum(%7) dims=[1]\n %9 = transpose(%7) dim0=0 dim1=1\n"
+    " %10 = exp(%9)\n return %7, %8, %10\n}\n";
 
 static float x[ROWS * COLS], bias[COLS], weight[COLS * COLS];
 static void *const inputs[] = {x, bias, weight};

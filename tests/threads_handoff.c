@@ -1,7 +1,7 @@
-/* threads_handoff.c: a plain program for the thread sanitizer: values of a compiled call that is still running are used by other
- * threads, which read them, compute with them, hand them to compiled modules of their own, ask about them and let go of them last; while
- * the call waits for that, goes on meanwhile, or has ended. What both sides see must be eager's bits. Two calls also exchange values in
- * the middle, each in need of the other's.
+/* threads_handoff.c: a plain program for the thread sanitizer: values of a compiled call that is still running are used by other threads,
+ * which read them, compute with them, hand them to compiled modules of their own, ask about them and let go of them last; while the call
+ * waits for that, goes on meanwhile, or has ended. What both sides see must be eager's bits. Two calls also exchange values in the middle,
+ * each in need of the other's.
  */
 #include "base/pool.h"
 #include "codegen/cg.h"

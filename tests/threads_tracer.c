@@ -1,7 +1,7 @@
-/* threads_tracer.c: a plain program for the thread sanitizer: threads call one compiled module at once, from its very first call on,
- * with other shapes and other ways through forward each time, while hooks come and go, weights are written between calls, reports are
- * asked for, and results change hands. Every compiled result is compared with an eager call's bits. The writer holds a lock that callers
- * share; nothing else is locked by hand.
+/* threads_tracer.c: a plain program for the thread sanitizer: threads call one compiled module at once, from its very first call on, with
+ * other shapes and other ways through forward each time, while hooks come and go, weights are written between calls, reports are asked
+ * for, and results change hands. Every compiled result is compared with an eager call's bits. The writer holds a lock that callers share;
+ * nothing else is locked by hand.
  *
  * threads_tracer N: N calls from four threads on one module (make soak: a million); the process may not grow after the first quarter of
  * them.

@@ -1,7 +1,7 @@
 /* gen_ops.c: writes <kiln/ops.h> (gen_ops header) and the functions behind it (gen_ops source) from base/ops.def, at build time.
  *
- * Of each operator: an options struct (once a name), the exported prototype with its schema as comment, the macro that fills in boxes,
- * the options' size and the call site, and the function that packs operands and words for rt_dispatch. Sources and random operators have
+ * Of each operator: an options struct (once a name), the exported prototype with its schema as comment, the macro that fills in boxes, the
+ * options' size and the call site, and the function that packs operands and words for rt_dispatch. Sources and random operators have
  * hand-written faces (runtime/create.c). A schema that can't be written as C stops the build.
  */
 #define KN_NO_OPS
@@ -158,13 +158,10 @@ static void macro(const kb_opinfo *o)
 static void header(void)
 {
     puts("/* ops.h: made from base/ops.def; don't edit. Part of kiln.h.\n"
-         " * Operators with PyTorch's names and meanings. The comment is the schema: T tensor, T? optional (NULL: left out), V tensor or "
-         "scalar, f double,\n"
-         " * i int64_t, b bool, d dtype, I list of ints, Z list of sizes, e{…} one of these words; options after the star are named "
-         "members\n"
+         " * Operators with PyTorch's names and meanings. The comment is the schema: T tensor, T? optional (NULL: left out), V tensor or scalar, f double,\n"
+         " * i int64_t, b bool, d dtype, I list of ints, Z list of sizes, e{…} one of these words; options after the star are named members\n"
          " * (I1, I2: an array of so many; all 0 is the default). What stands after -> are the members of the struct that comes back.\n"
-         " * A result is a new tensor of the innermost scope, row-major, unless it is a view (shares x's storage) or in place (the name "
-         "ends in _, gives x).\n"
+         " * A result is a new tensor of the innermost scope, row-major, unless it is a view (shares x's storage) or in place (the name ends in _, gives x).\n"
          " * A bad shape, dtype or value gives an error tensor. */\n#ifndef KILN_OPS_H\n#define KILN_OPS_H\n#include <kiln/kiln.h>\n\n"
          "#ifdef __cplusplus\nextern \"C\" {\n#endif\n");
     for (int op = 1; op < OP_COUNT; op++) {
@@ -227,8 +224,8 @@ static const char *failure(const kb_opinfo *o)
     if (o->n_out == 1)
         snprintf(text, sizeof text, "return rt_face_failed(\"%s\", site);\n", o->name);
     else
-        snprintf(text, sizeof text, "return (kn_%s_result){rt_face_failed(\"%s\", site), rt_face_failed(\"%s\", site)%s};\n", o->name,
-                 o->name, o->name, o->n_out == 3 ? ", rt_face_failed(NULL, site)" : "");
+        snprintf(text, sizeof text, "return (kn_%s_result){rt_face_failed(\"%s\", site), rt_face_failed(\"%s\", site)%s};\n", o->name, o->name, o->name,
+                 o->n_out == 3 ? ", rt_face_failed(NULL, site)" : "");
     return text;
 }
 

@@ -2,8 +2,8 @@
  *
  *   kn-opt [-p fold,dce] [--verify] [--run] [--list] [--quiet] [file.kn | -]
  *
- * A golden test's file will do: what follows its "; expect" line is left out. --verify checks the graph before anything else and says
- * ok; --run interprets it on inputs that are the same in every run and prints the outputs.
+ * A golden test's file will do: what follows its "; expect" line is left out. --verify checks the graph before anything else and says ok;
+ * --run interprets it on inputs that are the same in every run and prints the outputs.
  * Exit status: 0 done, 1 the graph or a pass failed, 2 wrong usage.
  */
 #include "base/error.h"

@@ -1,9 +1,10 @@
 /* budget.c: how many ways through forward are recorded.
  *
- * A way that needs code of its own is a TRY. After .max_paths of them a new way runs eagerly, and is recorded only after a number of
- * such calls that doubles each time: a module that never stops changing pays for a few recordings in all, and one that settles late is
- * compiled after all. What was recorded stays usable for ever. A way whose graphs all had code already (another number of turns of a
- * loop, the same layers in another order) gives its try back; those have a larger budget.
+ * A way that needs code of its own is a TRY. After .max_paths of them a new way runs eagerly, and is recorded only after a number of such
+ * calls that doubles each
+ * time: a module that never stops changing pays for a few recordings in all, and one that settles late is compiled after all. What was
+ * recorded stays usable for ever. A way whose graphs all had code already (another number of turns of a loop, the same layers in another
+ * order) gives its try back; those have a larger budget.
  *
  * Beside this the number of events of a module is bounded (record.c).
  */

@@ -328,8 +328,8 @@ bool tr_job_find(tr_job *j)
     return true;
 }
 
-/* The long part: no lock is held. The code generator is opened when a kernel has to be compiled; when that turns out to be impossible,
- * all steps are eager. */
+/* The long part: no lock is held. The code generator is opened when a kernel has to be compiled; when that turns out to be impossible, all
+ * steps are eager. */
 void tr_job_compile(tr_job *j)
 {
     uint64_t start = tr_now(), cpu = kb_thread_cpu();
@@ -424,9 +424,8 @@ void tr_variant_publish(tr_module *m, tr_graph *g, tr_variant *v)
     if (old && v->compile_us) {                 /* code that was there for an equal graph costs nothing */
         m->recompiles++;
         tr_miss *x = v->wanted_version == old->wanted_version
-                         ? tr_module_note(m, BREAK_ALIASED, g->end->site, "graph %d has code for both ways", g->number)
-                         : tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs,
-                                          old->n_outputs);
+            ? tr_module_note(m, BREAK_ALIASED, g->end->site, "graph %d has code for both ways", g->number)
+            : tr_module_note(m, BREAK_WIDENED, g->end->site, "graph %d outputs %d values, it was %d", g->number, v->n_outputs, old->n_outputs);
         if (x)
             x->us += v->compile_us;
         if (x && v->charged)

@@ -1,7 +1,7 @@
 /* by_ops.c: recorded operators run one by one with eager kernels.
  *
- * What was recorded runs, not what it was decomposed to, so this is eager by construction: it serves side exits, graphs without code or
- * at rest, failed checks (eager's error, eager's partial writes) and values that no program outputs. A value's memory goes when the last
+ * What was recorded runs, not what it was decomposed to, so this is eager by construction: it serves side exits, graphs without code or at
+ * rest, failed checks (eager's error, eager's partial writes) and values that no program outputs. A value's memory goes when the last
  * operator that reads it has run and no handle is left that could: as in an eager call, whose tensors die with their scopes.
  */
 #include "tracer/record.h"
@@ -80,7 +80,7 @@ static kn_status run_op(tr_frame *f, const tr_event *e)
         return s;
     }
     kb_source source;
-    const kn_tensor *second = e->n_in > 1 && tr_kind(e->in[1]) == TR_EXTERN ? f->externs[tr_index(e->in[1])] : NULL;
+    bool weights = kb_op_info((kb_opcode)e->op)->cls == KB_CONTRACTION && e->n_in > 1 && tr_kind(e->in[1]) == TR_EXTERN;
     bool fresh = false;
     for (int i = 0; i < e->n_out; i++) {
         uint32_t slot = e->first_slot + (uint32_t)i;
@@ -98,7 +98,7 @@ static kn_status run_op(tr_frame *f, const tr_event *e)
         return KN_OK;
     return tr_copies(f, e) ? kb_run_copy(&in[0], out[0].data)
                            : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, tr_words(f, e),
-                                     second ? rt_weights_of((kb_opcode)e->op, second, &source) : NULL});
+                                     weights ? rt_weights_of(f->externs[tr_index(e->in[1])], &source) : NULL});
 }
 
 static void run_event(tr_frame *f, const tr_event *e)

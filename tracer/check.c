@@ -1,8 +1,8 @@
 /* check.c: KN_CHECK: the first runs of each program are compared with the op interpreter's, bit for bit.
  *
  * A graph that doesn't write may run a second time as it is. One that writes is run twice on the same contents: what it writes is kept
- * before the program runs, put back after it, and the operators run. A difference is told on stderr, counted, and the interpreter's
- * values stand.
+ * before the program runs, put back after it, and the operators run. A difference is told on stderr, counted, and the interpreter's values
+ * stand.
  *
  * Of the CPU only: a device's values are on the device, and its reductions may differ with what they are fused with.
  */

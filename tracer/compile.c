@@ -130,8 +130,7 @@ static kn_value traced_call(tr_module *m, rt_ctx *ctx, tensor_list *args, size_t
     if (__builtin_expect(f->lost_write != NULL, 0))
         v = kn_value_tensor(rt_error_tensorf(f->lost_status, NULL, NULL, "%s", f->lost_write));
     if (strict && f->recorded && f->diverged)
-        v = kn_value_tensor(
-            rt_error_tensorf(KN_E_STATE, "compile", f->diverged, "forward took a way not seen before, and the stance is to fail then"));
+        v = kn_value_tensor(rt_error_tensorf(KN_E_STATE, "compile", f->diverged, "forward took a way not seen before, and the stance is to fail then"));
     if (pure)
         tr_pure_observe(f, epoch);
     rt_enter(ctx);
@@ -169,10 +168,7 @@ static kn_value compiled_call(kn_module *base, size_t n, const kn_value *values,
     return v;
 }
 
-static bool compiled_busy(const kn_module *base)
-{
-    return atomic_load_explicit(&((const tr_module *)base)->active, memory_order_acquire) != 0;
-}
+static bool compiled_busy(const kn_module *base) { return atomic_load_explicit(&((const tr_module *)base)->active, memory_order_acquire) != 0; }
 
 static const rt_module_ops compiled_ops = {.call = compiled_call, .busy = compiled_busy};
 

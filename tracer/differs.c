@@ -1,5 +1,5 @@
-/* differs.c: why a call leaves the known paths: another size, a number that is part of the code, a loop of another length. Looked at
- * once the call has left; replay itself only knows that nothing fits.
+/* differs.c: why a call leaves the known paths: another size, a number that is part of the code, a loop of another length. Looked at once
+ * the call has left; replay itself only knows that nothing fits.
  */
 #include "tracer/tr.h"
 #include <stdio.h>

@@ -222,8 +222,8 @@ static bool make_storages(const tr_variant *v, run_room *r)
     return true;
 }
 
-/* The program failed after it had written to storage older than the call. Its ops must not run again: what they would make is lost, and
- * so is the call. */
+/* The program failed after it had written to storage older than the call. Its ops must not run again: what they would make is lost, and so
+ * is the call. */
 static void lose_graph(tr_frame *f, const tr_graph *g, kn_status s)
 {
     for (uint32_t k = g->first_slot; k < g->end_slot; k++)

@@ -1,7 +1,7 @@
-/* fork.c: a process forks while other threads call and compile modules. The child has only the thread that forked, so that no lock may
- * be in another's hands at that moment: before the fork compiling in the background pauses, then every module's lock, its plans' locks
- * and the code cache's are taken, in the order in which they nest. A fork waits for compilations that are under way. In the child the
- * calls of the threads that are gone no longer count.
+/* fork.c: a process forks while other threads call and compile modules. The child has only the thread that forked, so that no lock may be
+ * in another's hands at that moment: before the fork compiling in the background pauses, then every module's lock, its plans' locks and
+ * the code cache's are taken, in the order in which they nest. A fork waits for compilations that are under way. In the child the calls of
+ * the threads that are gone no longer count.
  *
  * The child may go on calling modules, compiling included, in so far as the C library allows that to a child of a process with threads.
  */

@@ -1,5 +1,5 @@
-/* frame.c: a call of a compiled module: ops that aren't replayed, side exits, the ends of graphs, frames. Replay is in replay.c,
- * recording in record.c. */
+/* frame.c: a call of a compiled module: ops that aren't replayed, side exits, the ends of graphs, frames. Replay is in replay.c, recording
+ * in record.c. */
 #include "tracer/tr.h"
 #include "base/profile.h"
 #include "base/userop.h"
@@ -42,8 +42,7 @@ bool tr_is_written(const tr_frame *f, const rt_storage *s)
         return true;
     for (uint32_t i = 0; i < f->n_written; i++) {   /* by place: the host may have lent one memory twice */
         const rt_storage *w = f->written[i];
-        if (w == s
-            || ((const char *)w->data < (const char *)s->data + s->bytes && (const char *)s->data < (const char *)w->data + w->bytes))
+        if (w == s || ((const char *)w->data < (const char *)s->data + s->bytes && (const char *)s->data < (const char *)w->data + w->bytes))
             return true;
     }
     return false;
@@ -53,9 +52,9 @@ static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_c
 static tr_event *find_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n);
 static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site);
 
-/* An op whose size depends on values, or one that moves a tensor between devices: its operands are read as the host reads them, which
- * ends the graph; the op runs eagerly, and its result is a tensor that no event made: an extern where it is used, of this call's size.
- * Another size on another call is another path. */
+/* An op whose size depends on values, or one that moves a tensor between devices: its operands are read as the host reads them, which ends
+ * the graph; the op runs eagerly, and its result is a tensor that no event made: an extern where it is used, of this call's size. Another
+ * size on another call is another path. */
 static void dynamic_op(rt_trace *trace, rt_ctx *ctx, const rt_op *c, kn_tensor **out)
 {
     bool moves = kb_op_info(c->op)->flags & KB_F_MOVES;
@@ -155,8 +154,7 @@ static void unpark(tr_frame *f)
 
 void tr_diverge(tr_frame *f)
 {
-    tr_trace("side exit after event '%s' at %s", f->at->kind == EV_OP ? kb_op_info((kb_opcode)f->at->op)->name : "start",
-             f->at->site ? f->at->site : "?");
+    tr_trace("side exit after event '%s' at %s", f->at->kind == EV_OP ? kb_op_info((kb_opcode)f->at->op)->name : "start", f->at->site ? f->at->site : "?");
     kn_status s = tr_run_ops(f);
     tr_fill_leftovers(f);
     bool superseded = atomic_load_explicit(&f->entry->superseded, memory_order_relaxed);    /* the next call records another entry */
@@ -222,9 +220,7 @@ static kn_status end_graph(tr_frame *f, tr_event_kind kind, int code, const tr_c
 
 static kn_status error_of(const kn_tensor *t)
 {
-    return t->state == RT_ERROR  ? kb_fail((kn_status)t->slot, "%s", kn_tensor_error(t))
-           : t->state == RT_REAL ? KN_OK
-                                 : kb_fail(KN_E_STATE, "%s", kn_tensor_error(t));
+    return t->state == RT_ERROR ? kb_fail((kn_status)t->slot, "%s", kn_tensor_error(t)) : t->state == RT_REAL ? KN_OK : kb_fail(KN_E_STATE, "%s", kn_tensor_error(t));
 }
 
 static kn_status host_read(rt_trace *trace, rt_ctx *ctx, kn_tensor *t, int code, const char *site)

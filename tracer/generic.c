@@ -4,8 +4,8 @@
  * narrow's start) are not part of the tree. A replay infers the results' shapes from this call's own (the same inference as eager's, so
  * that a broadcast decided otherwise or an error comes out as eager's), remembering them from the call before: equal sizes cost two
  * comparisons. What the sizes depend on is gathered in the frame's key; a graph keeps a PLAN for each key it met. A plan is made without
- * code generation: the machine code doesn't depend on sizes (codegen's kernel cache), so that a new size costs about a microsecond an
- * op, once.
+ * code generation: the machine code doesn't depend on sizes (codegen's kernel cache), so that a new size costs about a microsecond an op,
+ * once.
  */
 #include "tracer/record.h"
 #include "tracer/tr.h"

@@ -1,10 +1,10 @@
 /* loops.c: loops whose number of turns varies from call to call.
  *
- * Recorded as it is, a loop without host reads is one graph for each number of turns, and each is compiled anew. When calls left the
- * known paths several times inside one graph where an operator of the same place in the source stands once more or stands no more (the
- * HEAD of a turn), the entry is recorded anew, once, and now graphs are CUT before each head: every turn is a graph of its own, and
- * equal graphs share their code (share.c). Loops with a host read in each turn are cut by it. A loop whose number of turns never changes
- * stays whole, as do layers that a program merely repeats.
+ * Recorded as it is, a loop without host reads is one graph for each number of turns, and each is compiled anew. When calls left the known
+ * paths several times inside one graph where an operator of the same place in the source stands once more or stands no more (the HEAD of a
+ * turn), the entry is recorded anew, once, and now graphs are CUT before each head: every turn is a graph of its own, and equal graphs
+ * share their code (share.c). Loops with a host read in each turn are cut by it. A loop whose number of turns never changes stays whole,
+ * as do layers that a program merely repeats.
  *
  * A cut is sound wherever it stands: what has matched is run in order, as at a graph break.
  */

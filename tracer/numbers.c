@@ -1,8 +1,8 @@
 /* numbers.c: numbers that were reserved for a random op which turns out to draw none.
  *
  * A random op's numbers are reserved when it is called (CAPTURE 19). Eager draws nothing for an operand that failed; a frame learns only
- * when its graph runs that an operand fails. What was reserved for such an op is given back then, and the ops after it move up: those
- * that are pending (tr_numbers_move), and the one whose call made the graph run, which matched nothing (tr_numbers_again).
+ * when its graph runs that an operand fails. What was reserved for such an op is given back then, and the ops after it move up: those that
+ * are pending (tr_numbers_move), and the one whose call made the graph run, which matched nothing (tr_numbers_again).
  */
 #include "tracer/record.h"
 #include "tracer/tr.h"

@@ -1,5 +1,4 @@
-/* pure.c: `.pure = true`: the user promises that forward depends on its arguments and on what the field tables list, and on nothing
- * else.
+/* pure.c: `.pure = true`: the user promises that forward depends on its arguments and on what the field tables list, and on nothing else.
  *
  * Then a path without graph breaks may run straight from the entry's guard, without calling forward. What is guarded at each call: the
  * inputs' layouts (the entry), one epoch (hooks, modes, parameters and children set through the library, anywhere) and every declared
@@ -9,8 +8,8 @@
  * The promise is audited: the first calls and one in 1,024 are replayed; when forward then does something else although nothing guarded
  * changed, the promise is revoked for this module, and told in the report.
  *
- * Refused, and replayed as ever: paths that write, draw random numbers, break, return anything but one fresh tensor, or read tensors
- * that no field lists; modules with hooks.
+ * Refused, and replayed as ever: paths that write, draw random numbers, break, return anything but one fresh tensor, or read tensors that
+ * no field lists; modules with hooks.
  */
 #include "tracer/record.h"
 #include "tracer/tr.h"
@@ -98,10 +97,7 @@ static uint32_t attribute_size(uint32_t kind)
     return 0;
 }
 
-static bool has_hooks(const rt_hooks *h)
-{
-    return atomic_load(&((rt_hooks *)(uintptr_t)h)->pre) || atomic_load(&((rt_hooks *)(uintptr_t)h)->post);
-}
+static bool has_hooks(const rt_hooks *h) { return atomic_load(&((rt_hooks *)(uintptr_t)h)->pre) || atomic_load(&((rt_hooks *)(uintptr_t)h)->post); }
 
 /* Every declared field of m and of what is below it. False when memory is short or a hook stands in the way. */
 static bool snapshot(tr_pure *p, kn_module *m)

@@ -45,8 +45,8 @@ static bool table_fits(tr_frame *f, uint32_t n)
     return true;
 }
 
-/* Which of the first n externs the handle is; n: none. Few are looked through, many go into a table: also what replay has bound since,
- * and again what an event that came to nothing left at a number that another handle has now (only the handle that is there counts). */
+/* Which of the first n externs the handle is; n: none. Few are looked through, many go into a table: also what replay has bound since, and
+ * again what an event that came to nothing left at a number that another handle has now (only the handle that is there counts). */
 static uint32_t extern_of(tr_frame *f, const kn_tensor *t, uint32_t n)
 {
     enum { FEW = 16 };
@@ -242,8 +242,7 @@ void tr_record_op(tr_frame *f, const rt_op *c, kn_tensor **out)
         publish(f, e, n_externs, n_scalars, out);
     pthread_mutex_unlock(&f->module->lock);
     if (!e) {
-        stop(f, room ? BREAK_NO_MEMORY : BREAK_TOO_MANY_EVENTS, c->site,
-             room ? "recording ran out of memory" : "the module's calls had too many different operations");
+        stop(f, room ? BREAK_NO_MEMORY : BREAK_TOO_MANY_EVENTS, c->site, room ? "recording ran out of memory" : "the module's calls had too many different operations");
         return;
     }
     if (e->writes)

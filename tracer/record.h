@@ -10,8 +10,8 @@ bool tr_replay_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out);
 /* frame.c: every call that isn't. */
 void tr_unusual_op(tr_frame *f, rt_ctx *ctx, const rt_op *c, kn_tensor **out);
 
-/* Runs the op eagerly and appends its event. When the op fails, or memory for the event is short, recording ends and the rest of the
- * call is eager. */
+/* Runs the op eagerly and appends its event. When the op fails, or memory for the event is short, recording ends and the rest of the call
+ * is eager. */
 void tr_record_op(tr_frame *f, const rt_op *c, kn_tensor **out);
 /* Appends the event that ends the pending graph. */
 void tr_record_end(tr_frame *f, tr_event_kind kind, int code, const tr_code *in, int n, const char *site, int64_t bytes);

@@ -42,8 +42,8 @@ static inline bool binds(const tr_frame *f, const tr_event *e, uint32_t index, c
            !atomic_load_explicit(&t->storage->mapped_write, memory_order_relaxed);
 }
 
-/* Operands of any event. New externs go to f->externs past n_externs, not yet counted: the number of externs with them. NO_FIT:
- * something differs. */
+/* Operands of any event. New externs go to f->externs past n_externs, not yet counted: the number of externs with them. NO_FIT: something
+ * differs. */
 enum { NO_FIT = UINT32_MAX };
 static inline __attribute__((always_inline)) uint32_t operands_fit(tr_frame *f, const tr_event *e, const rt_op *c)
 {

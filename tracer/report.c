@@ -51,18 +51,9 @@ bool tr_list_breaks(tr_module *m, char *text, size_t size)
 
 static kn_stats stats_of(tr_module *m)
 {
-    kn_stats s = {.calls = atomic_load(&m->calls),
-                  .paths = m->paths,
-                  .graphs = (unsigned long long)m->n_graphs,
-                  .compiles = m->compiles,
-                  .recompiles = m->recompiles,
-                  .fallbacks = atomic_load(&m->fallbacks),
-                  .compile_us = m->compile_us,
-                  .compile_cpu_us = m->compile_cpu_us,
-                  .kernels_compiled = m->kernels_compiled,
-                  .cache_hits = m->cache_hits,
-                  .cache_misses = m->cache_misses,
-                  .cache_bytes = m->cache_bytes};
+    kn_stats s = {.calls = atomic_load(&m->calls), .paths = m->paths, .graphs = (unsigned long long)m->n_graphs, .compiles = m->compiles,
+                  .recompiles = m->recompiles, .fallbacks = atomic_load(&m->fallbacks), .compile_us = m->compile_us, .compile_cpu_us = m->compile_cpu_us,
+                  .kernels_compiled = m->kernels_compiled, .cache_hits = m->cache_hits, .cache_misses = m->cache_misses, .cache_bytes = m->cache_bytes};
     for (int64_t i = 0; i < m->n_ends; i++)
         s.break_sites += stands_for_site(m, i);
     return s;
@@ -168,9 +159,7 @@ static void tiers_state(writer *w)
         put_number(w, "cpu_ms", t.cpu_ms);
         fputc('}', w->f);
     } else if (t.waiting || t.done || t.failed)
-        fprintf(w->f,
-                "better code made in the background for %llu kernels of the process (%.1f ms of CPU time), %d wait, %llu keep their quick "
-                "code\n",
+        fprintf(w->f, "better code made in the background for %llu kernels of the process (%.1f ms of CPU time), %d wait, %llu keep their quick code\n",
                 (unsigned long long)t.done, t.cpu_ms, t.waiting, (unsigned long long)t.failed);
 }
 
@@ -292,12 +281,10 @@ static void graph_line(writer *w, const tr_graph *g)
         put_text(w, "site", g->end->site);
         return;
     }
-    fprintf(w->f,
-            "  graph %d: %d ops -> %d kernels, %d products, %d eager steps, %d values out, arena %lld bytes, "
+    fprintf(w->f, "  graph %d: %d ops -> %d kernels, %d products, %d eager steps, %d values out, arena %lld bytes, "
             "%lld with results (operators one by one: %lld), compiled in %.1f ms (CPU time %.1f); %llu runs; ends at %s %s\n",
             g->number, g->n_ops, s->kernels, s->products, s->eager_steps, v ? v->n_outputs : 0, (long long)s->arena_bytes,
-            (long long)planned, (long long)s->liveness_bytes, g->compile_ms, g->compile_cpu_ms, runs, where,
-            g->end->site ? g->end->site : "");
+            (long long)planned, (long long)s->liveness_bytes, g->compile_ms, g->compile_cpu_ms, runs, where, g->end->site ? g->end->site : "");
 }
 
 /* Microseconds lost at this place of the user's source in all, and how often. */
@@ -334,9 +321,8 @@ static void break_line(writer *w, const tr_module *m, int64_t at)
         put_number(w, "lost_us", us);
         return;
     }
-    fprintf(w->f, "  %s at %s%s%s: %s\n    %llu times, %lld bytes to the host each, %.1f us lost in all; hint: %s\n", b->code,
-            first->site ? first->site : "?", first->path && first->path[0] ? " in " : "", first->path ? first->path : "", b->reason, count,
-            (long long)first->crossing_bytes, us, b->hint);
+    fprintf(w->f, "  %s at %s%s%s: %s\n    %llu times, %lld bytes to the host each, %.1f us lost in all; hint: %s\n", b->code, first->site ? first->site : "?",
+            first->path && first->path[0] ? " in " : "", first->path ? first->path : "", b->reason, count, (long long)first->crossing_bytes, us, b->hint);
 }
 
 static void miss_line(writer *w, const tr_miss *x)

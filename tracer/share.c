@@ -1,8 +1,8 @@
 /* share.c: programs, and the graphs that share them.
  *
  * The turns of a loop, equal layers between host reads, tails of paths: graphs that were built alike, node by node, are compiled once a
- * module. What differs between them (which slots, externs and scalars are read, which slots are written) is the variant's. Only graphs
- * of fixed sizes are shared: those whose sizes are free have a plan for each, made from kernels that have code already.
+ * module. What differs between them (which slots, externs and scalars are read, which slots are written) is the variant's. Only graphs of
+ * fixed sizes are shared: those whose sizes are free have a plan for each, made from kernels that have code already.
  *
  * The module's list holds one count of each shared program and the graph that it was compiled from, until the module is freed.
  */

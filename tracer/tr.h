@@ -1,17 +1,17 @@
 /* tr.h: the trace tree of a compiled module, and the call frames that walk it.
  *
- * EVENTS. A compiled module has ENTRIES (one for each set of input layouts); an entry has a tree of events: what forward did on some
- * call, op by op. Children of an event are what came next on different calls. Events are immutable once they can be seen; only `child`,
- * `sibling` and the graph's variant change, atomically. GRAPHS. A SYNC, BREAK, CUT or RETURN event ends a graph: the ops since the
- * previous such event. Its code is a VARIANT, replaced as a whole. Graphs that mean the same (the turns of a loop) share a PROGRAM
- * (share.c). A CUT is where the tracer itself ends a graph: before each turn of a loop whose number of turns varies (loops.c), and
- * between a write and an operator after it that may fail on values.
+ * EVENTS. A compiled module has ENTRIES (one for each set of input layouts); an entry has a tree of events: what forward did on some call,
+ * op by op. Children of an event are what came next on different calls. Events are immutable once they can be seen; only `child`,
+ * `sibling` and the graph's variant change, atomically.
+ * GRAPHS. A SYNC, BREAK, CUT or RETURN event ends a graph: the ops since the previous such event. Its code is a VARIANT, replaced as a
+ * whole. Graphs that mean the same (the turns of a loop) share a PROGRAM (share.c). A CUT is where the tracer itself ends a graph: before
+ * each turn of a loop whose number of turns varies (loops.c), and between a write and an operator after it that may fail on values.
  * FRAMES. One call of a compiled module. RECORD: ops run eagerly and become events. REPLAY: ops are compared with events and give
  * placeholders. EAGER: the frame has let go of the thread; ops run as if nothing were compiled.
  *
- * VALUES. A value that the call's ops made is a SLOT, numbered along the path. A tensor that the call didn't make is an EXTERN:
- * arguments first, then others by first use. Numbers passed as operands are SCALARS, numbered along the path. A view's values are its
- * root's: a fresh slot's storage or an extern's.
+ * VALUES. A value that the call's ops made is a SLOT, numbered along the path. A tensor that the call didn't make is an EXTERN: arguments
+ * first, then others by first use. Numbers passed as operands are SCALARS, numbered along the path. A view's values are its root's: a
+ * fresh slot's storage or an extern's.
  *
  * Nothing executes before the event that ends its graph has matched. When nothing matches, the call goes on as a recording (tr_diverge):
  * the graph's matched ops are run by the op interpreter (by_ops.c), writes included, so that the call stands where an eager one would.
@@ -46,8 +46,8 @@ typedef struct tr_numbers { uint32_t slots, scalars; } tr_numbers;
 
 typedef struct tr_event tr_event;
 typedef struct tr_graph tr_graph;
-/* A PLAIN event is an op of one result that writes nothing and asks nobody; a KNOWN one a plain one that binds nothing, has no numbers
- * and few operands: see replay.c. */
+/* A PLAIN event is an op of one result that writes nothing and asks nobody; a KNOWN one a plain one that binds nothing, has no numbers and
+ * few operands: see replay.c. */
 struct tr_event {
     /* all that replay looks at of a known one without words, in one cache line */
     uint64_t head;                              /* operator, numbers of operands and words, as they begin an rt_op: compared at once */
@@ -302,8 +302,8 @@ extern const rt_trace_ops tr_frame_ops;
 void tr_let_go(tr_frame *f);
 void tr_frame_free(tr_frame *f);                /* its call is over: kept for the next one, or destroyed */
 void tr_frame_destroy(tr_frame *f);             /* NULL: nothing */
-/* Side exit: the pending graph's matched ops are run, every alive handle becomes real, recording goes on from here (or eager, when
- * budgets are spent). */
+/* Side exit: the pending graph's matched ops are run, every alive handle becomes real, recording goes on from here (or eager, when budgets
+ * are spent). */
 void tr_diverge(tr_frame *f);
 /* What decides whether the short way of replay is open has changed: mode, room, a map. */
 void tr_frame_reach(tr_frame *f);
@@ -329,8 +329,8 @@ void tr_plans_free(tr_graph *g);
 bool tr_room(tr_frame *f, int64_t slots, int64_t externs, int64_t scalars);
 
 /* ---- exec.c -------------------------------------------------------------------------------------------------------------------------------------- */
-/* Runs the pending graph, which `end` ends. Every alive handle it must fill is REAL (or ERROR) after it; others stay PENDING. KN_OK
- * unless an op failed. */
+/* Runs the pending graph, which `end` ends. Every alive handle it must fill is REAL (or ERROR) after it; others stay PENDING. KN_OK unless
+ * an op failed. */
 kn_status tr_run_graph(tr_frame *f, tr_event *end);
 /* A placeholder of an earlier graph that kept it from being output: its slice is computed again. */
 kn_status tr_recompute(tr_frame *f, kn_tensor *t);
@@ -395,8 +395,8 @@ void tr_loop_seen(tr_frame *f, const rt_op *c);
 bool tr_is_head(const tr_frame *f, const rt_op *c);     /* a graph that is pending is cut before it */
 
 /* ---- differs.c ------------------------------------------------------------------------------------------------------------------------------------- */
-/* The call leaves the known paths at f->at, since nothing there fits c (NULL: an end): what differs is told, and remembered where the
- * tree takes another form for it. */
+/* The call leaves the known paths at f->at, since nothing there fits c (NULL: an end): what differs is told, and remembered where the tree
+ * takes another form for it. */
 void tr_left_at(tr_frame *f, const rt_op *c);
 
 /* ---- trial.c ---------------------------------------------------------------------------------------------------------------------------------------- */
@@ -415,8 +415,8 @@ static inline bool tr_retry_now(const tr_graph *g)
 }
 /* Compiles every graph on f's path that lacks a variant or whose outputs have to grow. Takes the lock. */
 void tr_compile_path(tr_frame *f, tr_event *end);
-/* A compilation: begun where the frame is (lock held; NULL after a failure, told in the report), carried out anywhere, finished under
- * the lock. */
+/* A compilation: begun where the frame is (lock held; NULL after a failure, told in the report), carried out anywhere, finished under the
+ * lock. */
 typedef struct tr_job {
     struct tr_job *next;
     tr_module *module;

@@ -1,7 +1,7 @@
 /* tree.c: entries, events and graphs: what is written down of the calls of a compiled module.
  *
- * Appending happens under the module's mutex; readers walk child and sibling pointers without it, so a new event is complete before it
- * is linked. Events live in the module's arena until the module is freed.
+ * Appending happens under the module's mutex; readers walk child and sibling pointers without it, so a new event is complete before it is
+ * linked. Events live in the module's arena until the module is freed.
  */
 #include "tracer/tr.h"
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* trial.c: never slower than eager: real calls alternate between a program and its operators until one has won.
  *
  * Both give the same bits, so that the choice is free, and nothing runs twice; programs of KN_FAST have no trial, for their values would
- * come and go. A loser rests, told in the report, and is tried again after some thousand runs; other sizes are other programs, with
- * trials of their own. Equal graphs share their program and its trial.
+ * come and go. A loser rests, told in the report, and is tried again after some thousand runs; other sizes are other programs, with trials
+ * of their own. Equal graphs share their program and its trial.
  */
 #include "tracer/tr.h"
 

@@ -58,10 +58,7 @@ static kn_module *make_encoder(const bench_case *c)
 {
     return kn_nn_transformer_encoder_layer(c->width, 12, .dim_feedforward = 4 * c->width, .activation = "gelu", .batch_first = 1);
 }
-static kn_module *make_mlp(const bench_case *c)
-{
-    return (void)c, kn_nn_sequential(kn_nn_linear(10, 32), kn_nn_relu(), kn_nn_linear(32, 2));
-}
+static kn_module *make_mlp(const bench_case *c) { return (void)c, kn_nn_sequential(kn_nn_linear(10, 32), kn_nn_relu(), kn_nn_linear(32, 2)); }
 
 /* ---- whole models, random weights ------------------------------------------------------------------------------------------------------------ */
 static kn_module *make_minilm(const bench_case *c)
@@ -72,10 +69,7 @@ static kn_module *make_resnet18(const bench_case *c) { return (void)c, resnet18(
 static kn_module *make_mobilenet(const bench_case *c) { return (void)c, mobilenet_v2(1000); }
 
 /* width channels, with batch_norm and relu6 */
-static kn_module *make_conv(const bench_case *c)
-{
-    return conv_norm_relu6(c->sizes[1], c->width, c->mixed ? 3 : 7, c->mixed ? 1 : 2, c->mixed == 2 ? c->width : 1);
-}
+static kn_module *make_conv(const bench_case *c) { return conv_norm_relu6(c->sizes[1], c->width, c->mixed ? 3 : 7, c->mixed ? 1 : 2, c->mixed == 2 ? c->width : 1); }
 static kn_module *make_residual(const bench_case *c) { return inverted_residual(c->width, c->width, 1, 6); }
 
 /* An LSTM whose sequence of outputs is all that is asked for. */

@@ -1,8 +1,8 @@
 /* ahead.c: what is fetched before it is read, and where the fetches stand.
  *
  * One phase: some lines ahead, which hardware stops doing at each page. Several: what the first pass will read of the next row. The
- * fetches stand in the pass that computes most: each holds a line buffer until memory answers, and stores wait for these, most of all
- * those around the caches.
+ * fetches stand in the pass that computes
+ * most: each holds a line buffer until memory answers, and stores wait for these, most of all those around the caches.
  */
 #include "codegen/llvm/ll.h"
 

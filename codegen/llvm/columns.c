@@ -69,10 +69,7 @@ static void keep(ll_emit *e, LLVMValueRef p, uint32_t i, LLVMValueRef x, int wid
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------------------------------- */
-static LLVMValueRef column_stride(const ll_emit *e, uint32_t buffer)
-{
-    return e->stride[buffer * (LP_MAX_OUTER + 1) + (uint32_t)e->k->n_outer - 1];
-}
+static LLVMValueRef column_stride(const ll_emit *e, uint32_t buffer) { return e->stride[buffer * (LP_MAX_OUTER + 1) + (uint32_t)e->k->n_outer - 1]; }
 
 /* Of column c of the piece, element x->f */
 static LLVMValueRef address(const columns *x, uint32_t buffer, LLVMValueRef c)

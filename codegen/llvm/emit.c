@@ -101,9 +101,9 @@ static bool varies(ll_emit *e, const lp_phase *p, const lp_inst *in, bool hold_l
     return false;
 }
 
-/* Long chains of dependent instructions fill the machine's window, whatever it could overlap: twice as many vectors side by side are up
- * to a fifth faster on AVX-512, which has the registers. Of a phase: its varying instructions, those that take 8 bytes or call functions
- * apart. */
+/* Long chains of dependent instructions fill the machine's window, whatever it could overlap: twice as many vectors side by side are up to
+ * a fifth faster on
+ * AVX-512, which has the registers. Of a phase: its varying instructions, those that take 8 bytes or call functions apart. */
 static bool is_deep(const ll_emit *e, const lp_phase *p, int64_t least, int64_t most)
 {
     int64_t n = 0;

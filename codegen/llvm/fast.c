@@ -2,13 +2,13 @@
  * AVX-512 only.
  *
  * SCALING. (p * 2^(i >> 1)) * 2^(i - (i >> 1)), the powers made from i's bits (base/mathfn.inc, KM_SCALE_STEPS), is 2^i p rounded once,
- * for its first product is exact: VSCALEFPS. i is the low part of t = n + 1.5 * 2^23, whose integer value n the instruction takes. No i
- * is outside [-300, 300] in that text, and where t is no number, neither is p.
+ * for its first product is exact: VSCALEFPS. i is the low part of t = n + 1.5 * 2^23, whose integer value n the instruction takes. No i is
+ * outside [-300, 300] in that text, and where t is no number, neither is p.
  *
  * DIVISION BY A ROW VALUE, x / d: with y = 1 / d, correctly rounded once a row, q = x y is corrected twice by its exact remainder: q +=
- * fma(-q, d, x) y. The second gives the correctly rounded quotient (Markstein 1990) as long as nothing underflows or overflows: |d|
- * within 2^-40 … 2^40 and each |x| within 2^-60 … 2^60 or +0. Where one lane is outside, the vector is divided by the instruction,
- * eleven cycles instead of five. A NaN is outside.
+ * fma(-q, d, x) y. The second gives the correctly rounded quotient (Markstein 1990) as long as nothing underflows or overflows: |d| within
+ * 2^-40 … 2^40 and each |x| within 2^-60 … 2^60 or +0. Where one lane is outside, the vector is divided by the instruction, eleven cycles
+ * instead of five. A NaN is outside.
  */
 #include "codegen/llvm/ll.h"
 #include <stdio.h>
@@ -16,10 +16,7 @@
 /* ---- scaling ------------------------------------------------------------------------------------------------------------------ */
 static const lp_inst *at(const ll_emit *e, uint32_t i) { return &e->k->insts[i]; }
 static bool is(const ll_emit *e, uint32_t i, lp_op op) { return at(e, i)->op == op; }
-static bool is_int(const ll_emit *e, uint32_t i, uint32_t v)
-{
-    return is(e, i, LP_CONST) && at(e, i)->type == KN_I32 && (uint32_t)at(e, i)->imm.bits == v;
-}
+static bool is_int(const ll_emit *e, uint32_t i, uint32_t v) { return is(e, i, LP_CONST) && at(e, i)->type == KN_I32 && (uint32_t)at(e, i)->imm.bits == v; }
 
 /* The exponent of a power of two that is made from bits, or UINT32_MAX */
 static uint32_t exponent(const ll_emit *e, uint32_t i)
@@ -218,12 +215,9 @@ LLVMValueRef ll_reciprocal_root(ll_emit *e, LLVMValueRef x, int width)
     return LLVMBuildFDiv(e->b, ll_splat(e, LLVMConstReal(e->f32, 1), width), ll_call(e, "llvm.sqrt", &t, 1, &x, 1), "");
 }
 
-/* In short rows latency counts: with AVX2 a division's is less than that of a reciprocal and what follows it, and a second reduction
- * costs a fifth of rows of 32. */
-bool ll_takes_promises(const ll_emit *e)
-{
-    return e->isa == LL_AVX512 || (e->isa == LL_AVX2 && !e->k->inner.sym && e->k->inner.size > LP_SHORT_ROW);
-}
+/* In short rows latency counts: with AVX2 a division's is less than that of a reciprocal and what follows it, and a second reduction costs
+ * a fifth of rows of 32. */
+bool ll_takes_promises(const ll_emit *e) { return e->isa == LL_AVX512 || (e->isa == LL_AVX2 && !e->k->inner.sym && e->k->inner.size > LP_SHORT_ROW); }
 
 LLVMValueRef ll_fast(ll_emit *e, uint32_t i, const ll_active *a)
 {

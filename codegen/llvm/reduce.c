@@ -187,8 +187,8 @@ static bool add_product(ll_emit *e, ll_accumulator *r, const ll_active *a)
 {
     const lp_inst *p = &e->k->insts[e->k->insts[r->inst].a];
     LLVMTypeRef t = LLVMTypeOf(r->acc);
-    if (!e->k->contracts || r->kind != LP_RED_SUM || p->op != LP_MUL || !ll_is_float(p->type) || !e->varies[e->k->insts[r->inst].a]
-        || a->mask || a->count != a->width || a->width % LL_LANES)
+    if (!e->k->contracts || r->kind != LP_RED_SUM || p->op != LP_MUL || !ll_is_float(p->type) || !e->varies[e->k->insts[r->inst].a] || a->mask
+        || a->count != a->width || a->width % LL_LANES)
         return false;
     LLVMValueRef x = ll_get(e, p->a, a->width), y = ll_get(e, p->b, a->width);
     for (int from = 0; from < a->width; from += LL_LANES) {

@@ -149,8 +149,7 @@ static void parameters(op_text *o, const parts *p, int rows)
 static void scale(op_text *o)
 {
     nv_put(&o->text, "    const float scale = (float)%s;\n",
-           o->c->n_in > 4 && o->c->in[4].layout ? "(kn_f64(a4) == 0 ? 1 / __dsqrt_rn((double)depth) : kn_f64(a4))"
-                                                : "(1 / __dsqrt_rn((double)depth))");
+           o->c->n_in > 4 && o->c->in[4].layout ? "(kn_f64(a4) == 0 ? 1 / __dsqrt_rn((double)depth) : kn_f64(a4))" : "(1 / __dsqrt_rn((double)depth))");
 }
 
 static bool plain(op_text *o, const parts *p)
@@ -197,8 +196,7 @@ static bool tiled(op_text *o, const parts *p)
     const char *name = p->q->dtype == KN_F16 ? "f16" : "bf16";
     int most = half ? 8 : 4, q = copy_width(p->q, most, o->aligned), k = copy_width(p->k, most, o->aligned),
         v = copy_width(p->v, most, o->aligned);
-    int steps = rounded_up(p->depth, 16), across = rounded_up(p->width, 16), depth = half ? power_of_two(steps) : steps,
-        width = half ? power_of_two(across) : across;
+    int steps = rounded_up(p->depth, 16), across = rounded_up(p->width, 16), depth = half ? power_of_two(steps) : steps, width = half ? power_of_two(across) : across;
     int rows = 64, keys = half ? 64 : 32;
     if (o->arch < 80 || p->depth > DEEPEST || p->width > DEEPEST)
         return false;
@@ -217,9 +215,7 @@ static bool tiled(op_text *o, const parts *p)
                name, name, nv_pack_helper(name));
     else
         nv_put(&o->helpers, "typedef float T;\n#define LOAD(x) (x)\n#define STORE(x) (x)\n");
-    nv_put(&o->text,
-           "    enum { ROWS = %d, KEYS = %d, CAUSAL = %d, DEPTH = %d, WIDTH = %d, STEPS = %d, ACROSS = %d, Q_WIDE = %d, K_WIDE = %d, "
-           "V_WIDE = %d };\n",
+    nv_put(&o->text, "    enum { ROWS = %d, KEYS = %d, CAUSAL = %d, DEPTH = %d, WIDTH = %d, STEPS = %d, ACROSS = %d, Q_WIDE = %d, K_WIDE = %d, V_WIDE = %d };\n",
            rows, keys, o->c->words[0] != 0, depth, width, steps / 16, across / 16, q, k, v);
     scale(o);
     attention_text(o, half ? nv_attention_mma : nv_attention_ffma, "T", p->rank, p->mask);
@@ -231,8 +227,8 @@ bool op_attention(op_text *o)
     parts p = {op_in_layout(o, 0), op_in_layout(o, 1), op_in_layout(o, 2), op_in_layout(o, 3), o->c->out[0].layout, 0, 0, 0, 0, 0};
     p.rank = p.y->rank - 2;
     kn_dtype d = p.q->dtype;
-    if ((d != KN_F32 && d != KN_F16 && d != KN_BF16) || p.k->dtype != d || p.v->dtype != d || p.y->dtype != d || p.rank < 0 || p.q->rank < 2
-        || p.k->rank < 2 || p.v->rank < 2 || (p.mask && ((p.mask->dtype != d && p.mask->dtype != KN_BOOL) || p.mask->rank < 1)) || !o->ints)
+    if ((d != KN_F32 && d != KN_F16 && d != KN_BF16) || p.k->dtype != d || p.v->dtype != d || p.y->dtype != d || p.rank < 0 || p.q->rank < 2 || p.k->rank < 2
+        || p.v->rank < 2 || (p.mask && ((p.mask->dtype != d && p.mask->dtype != KN_BOOL) || p.mask->rank < 1)) || !o->ints)
         return false;
     p.rows = p.y->sizes[p.rank];
     p.width = p.y->sizes[p.rank + 1];

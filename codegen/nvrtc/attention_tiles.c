@@ -1,18 +1,17 @@
 /* attention_tiles.c: attention over blocks of keys with a running maximum: of f16 and bf16 by mma.sync, of f32 by fused multiply-adds.
  *
- * A block of threads has 64 rows of q in shared memory and goes through the keys 64 or 32 at a time. For each row it keeps m, the
- * largest score so far, l, the sum of exp(score - m), and the sums of exp(score - m) · v; where m grows, all of them are multiplied by
- * exp(old m - new m). Scores are made, scaled, masked and turned into exponentials where they are: in a warp's registers (mma: a warp
- * has 16 rows; a fragment of results is one of operands) or in shared memory (f32). Rows and keys past the end are zeros in shared
- * memory, their scores -inf. exp(-inf - m) is taken with m = 0 while no score of a row was above -inf. */
+ * A block of threads has 64 rows of q in shared memory and goes through the keys 64 or 32 at a time. For each row it keeps m, the largest
+ * score so far, l, the sum of exp(score - m), and the sums of exp(score - m) · v; where m grows, all of them are multiplied by exp(old m -
+ * new m). Scores are made, scaled, masked and turned into exponentials where they are: in a warp's registers (mma: a warp has 16 rows; a
+ * fragment of results is one of operands) or in shared memory (f32). Rows and keys past the end are zeros in shared memory, their scores
+ * -inf. exp(-inf - m) is taken with m = 0 while no score of a row was above -inf. */
 #include "codegen/nvrtc/attention.h"
 
 const char *nv_pack_helper(const char *half)
 {
-    return strcmp(half, "f16") == 0 ? "KN_FN unsigned kn_pack(float low, float high) { unsigned u; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : "
-                                      "\"=r\"(u) : \"f\"(high), \"f\"(low)); return u; }\n"
-                                    : "KN_FN unsigned kn_pack(float low, float high) { unsigned u; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : "
-                                      "\"=r\"(u) : \"f\"(high), \"f\"(low)); return u; }\n";
+    return strcmp(half, "f16") == 0
+        ? "KN_FN unsigned kn_pack(float low, float high) { unsigned u; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(u) : \"f\"(high), \"f\"(low)); return u; }\n"
+        : "KN_FN unsigned kn_pack(float low, float high) { unsigned u; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(u) : \"f\"(high), \"f\"(low)); return u; }\n";
 }
 
 /* What both begin with */

@@ -91,8 +91,8 @@ static void ask_version(void)
 {
     int major = 0, minor = 0, n = 0, archs[64];
     Dl_info info;
-    snprintf(file_name, sizeof file_name, "%s",
-             dladdr((void *)(uintptr_t)api.CompileProgram, &info) && info.dli_fname && info.dli_fname[0] == '/' ? info.dli_fname : "");
+    snprintf(file_name, sizeof file_name, "%s", dladdr((void *)(uintptr_t)api.CompileProgram, &info) && info.dli_fname && info.dli_fname[0] == '/'
+             ? info.dli_fname : "");
     api.Version(&major, &minor);
     snprintf(version, sizeof version, "%d.%d", major, minor);
     if (api.GetNumSupportedArchs(&n) != NV_OK || n > 64 || api.GetSupportedArchs(archs) != NV_OK)
@@ -231,10 +231,7 @@ static void complain(const char *name, int result, const char *log)
     while (from && from > log && from[-1] != '\n')
         from--;
     int n = from ? (int)strcspn(from, "\n") : 0;
-    snprintf(text, sizeof text, "NVRTC refused %s: %.*s", name, from ? n : 200,
-             from                 ? from
-             : api.GetErrorString ? api.GetErrorString(result)
-                                  : "no reason given");
+    snprintf(text, sizeof text, "NVRTC refused %s: %.*s", name, from ? n : 200, from ? from : api.GetErrorString ? api.GetErrorString(result) : "no reason given");
     nv_host->fail(text);
 }
 

@@ -1,10 +1,11 @@
 /* emit.c: a kernel's skeleton.
  *
  * POINTWISE (one pass, nothing reduced): each thread takes `vec` consecutive elements of the inner dimension, the grid strides over the
- * rest. ROWS (reductions, several passes): a warp takes a row of up to 512 elements, eight rows a block; longer rows get a block of 128
- * to 1,024 threads. Thread t takes elements t·vec, (t + threads)·vec …, the same ones in every pass, so that what a later pass loads
- * again its own thread has stored. Threads and vec follow from the row's length alone, and so does the order of a reduction. Up to
- * 16,384 elements a row's values that several passes want stay in registers.
+ * rest.
+ * ROWS (reductions, several passes): a warp takes a row of up to 512 elements, eight rows a block; longer rows get a block of 128 to 1,024
+ * threads. Thread t takes elements t·vec, (t + threads)·vec …, the same ones in every pass, so that what a later pass loads again its own
+ * thread has stored. Threads and vec follow from the row's length alone, and so does the order of a reduction. Up to 16,384 elements a
+ * row's values that several passes want stay in registers.
  *
  * An access is up to 16 bytes wide where the buffer is dense along the row and offset, strides and pointer are multiples of that; others
  * go element by element. Indices are 32-bit where every offset and the number of elements are below 2^31 by more than a step of a loop
@@ -228,8 +229,8 @@ static void signature(nv_emit *e)
     nv_put(&e->text, "extern \"C\" __global__ void __launch_bounds__(%d) %s(\n    ", e->launch->threads_x * e->launch->threads_y,
            e->launch->name);
     for (int64_t b = 0; b < k->n_buffers; b++)
-        nv_put(&e->text, is_read_only(e, b) ? "%sconst %s *__restrict__ b%lld" : "%s%s *b%lld", b ? ", " : "",
-               nv_memory_type(k->buffers[b].dtype), (long long)b);
+        nv_put(&e->text, is_read_only(e, b) ? "%sconst %s *__restrict__ b%lld" : "%s%s *b%lld", b ? ", " : "", nv_memory_type(k->buffers[b].dtype),
+            (long long)b);
     nv_put(&e->text, "\n    ");
     sizes(e);
     if (has_scratch(e))
@@ -541,10 +542,7 @@ static void by_rows(nv_emit *e)
 static void heading(nv_emit *e)
 {
     nv_put(&e->text, "\n/* %s: %s, %s indices, %d element%s at once */\n", e->launch->name,
-           !e->rows  ? "pointwise"
-           : e->warp ? "a warp a row"
-                     : "a block a row",
-           strcmp(e->index, "int") ? "64-bit" : "32-bit", e->vec, e->vec > 1 ? "s" : "");
+        !e->rows ? "pointwise" : e->warp ? "a warp a row" : "a block a row", strcmp(e->index, "int") ? "64-bit" : "32-bit", e->vec, e->vec > 1 ? "s" : "");
 }
 
 static void name_function(nv_emit *e)

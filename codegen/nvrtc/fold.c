@@ -72,25 +72,16 @@ bool op_reduce(op_text *o)
     if ((empty && !known) || y->numel == 0 || (op == OP_mean && whole) || (x->dtype == KN_BOOL && !logic && op != OP_sum && op != OP_prod)
         || (logic && is_half(x->dtype)))
         return false;
-    const char *fold = op == OP_sum || op == OP_mean ? "sum"
-                       : op == OP_prod               ? "prod"
-                       : op == OP_amax               ? "max"
-                       : op == OP_amin               ? "min"
-                       : op == OP_all                ? "and"
-                                                     : "or";
+    const char *fold = op == OP_sum || op == OP_mean ? "sum" : op == OP_prod ? "prod" : op == OP_amax ? "max" : op == OP_amin ? "min" : op == OP_all ? "and" : "or";
     op_pointers(o, false);
     op_each(o, y->numel);
     loops(o, x, &a, type, op == OP_prod || op == OP_all ? "part = 0, total = 1" : "part = 0, total = 0");      /* of nothing */
-    nv_put(&o->text,
-           "            const %s u = %s;\n            part = (k & 255) == 0 ? u : kn_%s(part, u);\n            k++;\n"
-           "            if ((k & 255) == 0 || k == count) total = k <= 256 ? part : kn_%s(total, part);\n        }\n",
-           type, logic ? "v != 0" : "v", fold, fold);
+    nv_put(&o->text, "            const %s u = %s;\n            part = (k & 255) == 0 ? u : kn_%s(part, u);\n            k++;\n"
+                     "            if ((k & 255) == 0 || k == count) total = k <= 256 ? part : kn_%s(total, part);\n        }\n", type, logic ? "v != 0" : "v", fold, fold);
     nv_put(&o->args, ", const long long count");
     if (o->l->n_params < CG_MAX_PARAMS)
         o->l->param[o->l->n_params++] = a.count;
-    result(o, op == OP_mean ? (x->dtype == KN_F64 ? "__ddiv_rn(total, (double)count)" : "__fdiv_rn(total, (float)count)")
-              : logic       ? "total != 0"
-                            : "total");
+    result(o, op == OP_mean ? (x->dtype == KN_F64 ? "__ddiv_rn(total, (double)count)" : "__fdiv_rn(total, (float)count)") : logic ? "total != 0" : "total");
     return true;
 }
 
@@ -107,10 +98,7 @@ bool op_arg_reduce(op_text *o)
     op_pointers(o, false);
     op_each(o, y->numel);
     loops(o, x, &a, type, "best = 0");
-    nv_put(&o->text,
-           "            if (k == 0 || (best == best && (v %s best || v != v))) { best = v; at = (long long)k; }\n            k++;\n        "
-           "}\n",
-           max ? ">" : "<");
+    nv_put(&o->text, "            if (k == 0 || (best == best && (v %s best || v != v))) { best = v; at = (long long)k; }\n            k++;\n        }\n", max ? ">" : "<");
     result(o, "at");
     return true;
 }

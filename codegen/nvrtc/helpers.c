@@ -1,9 +1,9 @@
 /* helpers.c: the device functions that generated text is written over. Every program begins with them; the compiler drops what a kernel
  * doesn't use.
  *
- * Reducers: kn_warp_* leave the result in all 32 lanes (butterfly; each operation is commutative to the bit), kn_block_* in all threads
- * of the block, by way of one value a warp in shared memory, folded in the order of warps. The trailing barrier makes the shared values
- * free for the next use. */
+ * Reducers: kn_warp_* leave the result in all 32 lanes (butterfly; each operation is commutative to the bit), kn_block_* in all threads of
+ * the block, by way of one value a warp in shared memory, folded in the order of warps. The trailing barrier makes the shared values free
+ * for the next use. */
 #include "codegen/nvrtc/nv.h"
 
 const char nv_helpers[] =
@@ -21,16 +21,13 @@ const char nv_helpers[] =
     "KN_FN float kn_f32(int bits) { return __int_as_float(bits); }\n"
     "KN_FN double kn_f64(long long bits) { return __longlong_as_double(bits); }\n"
     "KN_FN int kn_div(int a, int b) { return b == 0 ? 0 : b == -1 ? (int)(0u - (unsigned)a) : a / b; }\n"
-    "KN_FN long long kn_div(long long a, long long b) { return b == 0 ? 0 : b == -1 ? (long long)(0ull - (unsigned long long)a) : a / b; "
-    "}\n"
+    "KN_FN long long kn_div(long long a, long long b) { return b == 0 ? 0 : b == -1 ? (long long)(0ull - (unsigned long long)a) : a / b; }\n"
     "KN_FN float kn_div(float a, float b) { return a / b; }\n"
     "KN_FN double kn_div(double a, double b) { return a / b; }\n"
     /* C's meaning inside range, saturating outside, NaN gives 0 */
-    "KN_FN int kn_to_i32(double x) { return x >= 2147483648.0 ? 2147483647 : x >= -2147483648.0 ? (int)x : x < 0 ? (-2147483647 - 1) : 0; "
-    "}\n"
+    "KN_FN int kn_to_i32(double x) { return x >= 2147483648.0 ? 2147483647 : x >= -2147483648.0 ? (int)x : x < 0 ? (-2147483647 - 1) : 0; }\n"
     "KN_FN long long kn_to_i64(double x)\n"
-    "{ return x >= 9223372036854775808.0 ? 9223372036854775807ll : x >= -9223372036854775808.0 ? (long long)x : x < 0 ? "
-    "(-9223372036854775807ll - 1) : 0; }\n"
+    "{ return x >= 9223372036854775808.0 ? 9223372036854775807ll : x >= -9223372036854775808.0 ? (long long)x : x < 0 ? (-9223372036854775807ll - 1) : 0; }\n"
     /* storage types: rounded to nearest even; NaN stays NaN */
     "KN_FN float kn_of_bf16(unsigned short h) { return __int_as_float((int)((unsigned)h << 16)); }\n"
     "KN_FN unsigned short kn_to_bf16(float x) { unsigned short h; asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(x)); return h; }\n"
@@ -63,5 +60,4 @@ const char nv_helpers[] =
     "  x = shared[0]; \\\n"
     "  for (int w = 1; w < WARPS; w++) x = kn_##name(x, shared[w]); \\\n"
     "  __syncthreads(); return x; }\n"
-    "KN_REDUCER(sum) KN_REDUCER(prod) KN_REDUCER(max) KN_REDUCER(min) KN_REDUCER(max_any) KN_REDUCER(min_any) KN_REDUCER(and) "
-    "KN_REDUCER(or)\n";
+    "KN_REDUCER(sum) KN_REDUCER(prod) KN_REDUCER(max) KN_REDUCER(min) KN_REDUCER(max_any) KN_REDUCER(min_any) KN_REDUCER(and) KN_REDUCER(or)\n";

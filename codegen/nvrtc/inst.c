@@ -1,5 +1,5 @@
-/* inst.c: instructions of the loop IR as C expressions. Integers wrap, so their arithmetic is done unsigned; floating-point operators
- * are IEEE's (the compiler is told --fmad=false), a fused multiply-add is written where the loop IR has one. */
+/* inst.c: instructions of the loop IR as C expressions. Integers wrap, so their arithmetic is done unsigned; floating-point operators are
+ * IEEE's (the compiler is told --fmad=false), a fused multiply-add is written where the loop IR has one. */
 #include "codegen/nvrtc/nv.h"
 #include <math.h>
 #include <stdio.h>
@@ -116,8 +116,8 @@ static const char *const functions[LP_OP_COUNT][2] = {
     [LP_DIV] = {"__fdiv_rn", "__ddiv_rn"},
 };
 static const char *const operators[LP_OP_COUNT] = {
-    [LP_ADD] = "+", [LP_SUB] = "-", [LP_MUL] = "*", [LP_LT] = "<",   [LP_LE] = "<=", [LP_GT] = ">",  [LP_GE] = ">=",
-    [LP_EQ] = "==", [LP_NE] = "!=", [LP_AND] = "&", [LP_PAND] = "&", [LP_OR] = "|",  [LP_POR] = "|", [LP_XOR] = "^",
+    [LP_ADD] = "+", [LP_SUB] = "-", [LP_MUL] = "*", [LP_LT] = "<", [LP_LE] = "<=", [LP_GT] = ">", [LP_GE] = ">=", [LP_EQ] = "==", [LP_NE] = "!=",
+    [LP_AND] = "&", [LP_PAND] = "&", [LP_OR] = "|", [LP_POR] = "|", [LP_XOR] = "^",
 };
 
 static void integer(char *buf, size_t size, const lp_inst *n, const char *a, const char *b)
@@ -168,11 +168,8 @@ static void arithmetic(nv_emit *e, char *buf, size_t size, const lp_inst *n, con
 static void bits(nv_emit *e, char *buf, size_t size, const lp_inst *n, const char *a)
 {
     int from = e->k->insts[n->a].type;
-    const char *f = from == KN_F32 && n->type == KN_I32   ? "__float_as_int"
-                    : from == KN_I32 && n->type == KN_F32 ? "__int_as_float"
-                    : from == KN_F64 && n->type == KN_I64 ? "__double_as_longlong"
-                    : from == KN_I64 && n->type == KN_F64 ? "__longlong_as_double"
-                                                          : "";
+    const char *f = from == KN_F32 && n->type == KN_I32 ? "__float_as_int" : from == KN_I32 && n->type == KN_F32 ? "__int_as_float"
+                  : from == KN_F64 && n->type == KN_I64 ? "__double_as_longlong" : from == KN_I64 && n->type == KN_F64 ? "__longlong_as_double" : "";
     snprintf(buf, size, "%s(%s)", f, a);
 }
 
@@ -184,18 +181,7 @@ static void expression(nv_emit *e, char *buf, size_t size, const lp_inst *n)
     for (int i = 0; i < operands; i++)
         nv_operand(e, o[i], OPERAND, in[i]);
     switch ((lp_op)n->op) {
-    case LP_ADD:
-    case LP_SUB:
-    case LP_MUL:
-    case LP_DIV:
-    case LP_FMA:
-    case LP_NEG:
-    case LP_ABS:
-    case LP_SQRT:
-    case LP_RINT:
-    case LP_FLOOR:
-    case LP_RCP:
-    case LP_RSQRT:
+    case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_FMA: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RINT: case LP_FLOOR: case LP_RCP: case LP_RSQRT:
     case LP_CEIL: case LP_TRUNC: case LP_COPYSIGN: case LP_AND: case LP_OR: case LP_XOR: case LP_SHL: case LP_SHR: case LP_USHR:
     case LP_LT: case LP_LE: case LP_GT: case LP_GE: case LP_EQ: case LP_NE: case LP_PAND: case LP_POR:
         arithmetic(e, buf, size, n, o[0], o[1], o[2]);
@@ -259,8 +245,7 @@ void nv_identity(char *buf, size_t size, lp_reduce kind, int type)
     else if (kind == LP_RED_SUM)
         snprintf(buf, size, nv_is_float(type) ? "-0.0f" : "0");
     else if (nv_is_float(type))
-        snprintf(buf, size, f32 ? "kn_f32(0x%08x)" : "kn_f64(0x%08x00000000ll)",
-                 f32 ? (max ? 0xff800000u : 0x7f800000u) : (max ? 0xfff00000u : 0x7ff00000u));
+        snprintf(buf, size, f32 ? "kn_f32(0x%08x)" : "kn_f64(0x%08x00000000ll)", f32 ? (max ? 0xff800000u : 0x7f800000u) : (max ? 0xfff00000u : 0x7ff00000u));
     else if (type == KN_I32)
         snprintf(buf, size, max ? "(-2147483647 - 1)" : "2147483647");
     else

@@ -1,7 +1,8 @@
-/* nv.h: what the files of the NVRTC backend share. Loop IR comes in, CUDA C goes out, over a small layer of helpers (helpers.c) that
- * needs no header of NVIDIA's. Everything is exact IEEE arithmetic without contraction, so pointwise results have the CPU's bits;
- * reductions have an order of their own, a function of the row's length alone. The plug-in links neither form of libkiln: memory,
- * settings and failures go through `host`.
+/* nv.h: what the files of the NVRTC backend share. Loop IR comes in, CUDA C goes out, over a small layer of helpers (helpers.c) that needs
+ * no header of
+ * NVIDIA's. Everything is exact IEEE arithmetic without contraction, so pointwise results have the CPU's bits; reductions have an order of
+ * their own, a function of the row's length alone. The plug-in links neither form of libkiln: memory, settings and failures go through
+ * `host`.
  *
  * Names in generated text: bN a buffer's pointer, pN it at the current row, xN elements loaded from it, yN elements to be stored, rN
  * elements kept from pass to pass, uN a value that is the same along the row, vN an element's value, aN an accumulator, cD a coordinate,
@@ -64,8 +65,8 @@ void nv_identity(char *buf, size_t size, lp_reduce kind, int type);
 /* ---- product.c */
 char *nv_product(const cg_product_form *form, cg_launch *launch);
 
-/* What a product's kernel is: the tile of a block, its strip of k, threads, and how many elements of A and B are copied at once. The
- * texts of the three kernels (product.c, product_ffma.c, product_mma.c) are bodies over these as constants. */
+/* What a product's kernel is: the tile of a block, its strip of k, threads, and how many elements of A and B are copied at once. The texts
+ * of the three kernels (product.c, product_ffma.c, product_mma.c) are bodies over these as constants. */
 typedef struct nv_tile {
     const char *kind;           /* "", "ffma", "mma": of the name */
     const char *body;

@@ -1,6 +1,6 @@
 /* nvrtc_api.h: the part of NVRTC's interface that the backend calls, declared by ourselves, so that it builds without a toolkit; the
- * library is opened at run time (codegen/nvrtc/nvrtc.c). tests/cuda_headers.c compares it with the toolkit's nvrtc.h where there is one.
- * A stand-in is any shared object with these symbols, chosen by KN_NVRTC. */
+ * library is opened at run time (codegen/nvrtc/nvrtc.c). tests/cuda_headers.c compares it with the toolkit's nvrtc.h where there is one. A
+ * stand-in is any shared object with these symbols, chosen by KN_NVRTC. */
 #ifndef NVRTC_API_H
 #define NVRTC_API_H
 #include <stddef.h>

@@ -1,9 +1,10 @@
 /* op.c: operators with kernels of their own: embedding, index_select, gather, cat, stack, triangles, arange; attention.c, window.c,
  * fold.c, place.c, order.c, random.c and select.c have more.
  *
- * Parameters are the operands and results in order (of a number its 8 bytes in the pointer's place), a pointer to an int that is set
- * where a value is out of range, for operators that check, then cg_launch.param. Sizes and strides are parameters, dtypes and ranks are
- * in the text. What isn't known here gives no text: the operator runs on the host then. */
+ * Parameters are the operands and results in order (of a number its 8 bytes in the pointer's place), a pointer to an int that is set where
+ * a value is out of range, for operators that check, then cg_launch.param. Sizes and strides are parameters, dtypes and ranks are in the
+ * text. What isn't known here gives no text:
+ * the operator runs on the host then. */
 #include "codegen/nvrtc/op.h"
 #include <stdio.h>
 #include <string.h>
@@ -29,10 +30,7 @@ void op_integers(op_text *o, const char *stem, int n, const int64_t *values)
     }
 }
 
-const kb_layout *op_in_layout(const op_text *o, int k)
-{
-    return k < o->c->n_in && o->c->in[k].layout && !o->c->in[k].weak ? o->c->in[k].layout : NULL;
-}
+const kb_layout *op_in_layout(const op_text *o, int k) { return k < o->c->n_in && o->c->in[k].layout && !o->c->in[k].weak ? o->c->in[k].layout : NULL; }
 
 /* The largest offset or number of elements of all operands and results */
 static int64_t extent(const kb_call *c)
@@ -74,8 +72,7 @@ void op_pointers(op_text *o, bool copies)
             nv_put(&o->args, "%sconst %s *__restrict__ a%d", k ? ", " : "", copies ? bytes_type(l->dtype) : nv_memory_type(l->dtype), k);
     }
     for (int k = 0; k < c->n_out; k++)
-        nv_put(&o->args, "%s%s *__restrict__ y%d", c->n_in || k ? ", " : "",
-               copies ? bytes_type(c->out[k].layout->dtype) : nv_memory_type(c->out[k].layout->dtype), k);
+        nv_put(&o->args, "%s%s *__restrict__ y%d", c->n_in || k ? ", " : "", copies ? bytes_type(c->out[k].layout->dtype) : nv_memory_type(c->out[k].layout->dtype), k);
     if (o->l->checks)
         nv_put(&o->args, ", int *__restrict__ bad");
 }

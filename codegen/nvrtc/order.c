@@ -54,11 +54,9 @@ bool op_cumulate(op_text *o)
     op_pointers(o, false);
     op_each(o, lines_of(x, dim));
     open_lines(o, "t", dim);
-    const char *step = logs              ? "kn_log_add(sum, (double)v)"
-                       : !real           ? op == OP_cumsum ? "(long long)((unsigned long long)sum + (unsigned long long)v)"
-                                                           : "(long long)((unsigned long long)sum * (unsigned long long)v)"
-                       : op == OP_cumsum ? "sum + v"
-                                         : "sum * v";
+    const char *step = logs ? "kn_log_add(sum, (double)v)" : !real ? op == OP_cumsum ? "(long long)((unsigned long long)sum + (unsigned long long)v)"
+                                                                                     : "(long long)((unsigned long long)sum * (unsigned long long)v)"
+                     : op == OP_cumsum ? "sum + v" : "sum * v";
     nv_put(&o->text,
            "        %s sum = 0;\n#pragma unroll 4\n        for (%s i = 0; i < n; i++) {\n            const %s v = (%s)%s(x[i * xs]);\n"
            "            sum = i == 0 ? (%s)v : %s;\n            y0[to + i * ys] = (%s)%s((%s)sum);\n        }\n    }\n",
@@ -100,8 +98,7 @@ bool op_running_best(op_text *o)
            o->index, o->index, key);
     if (real && !max)
         nv_put(&o->text, "            if (key == " MOST_KEY ") key = -" MOST_KEY " - 1;\n");
-    nv_put(&o->text, "            if (i == 0 || key <= best) { best = key; at = i; }\n            y0[to + i * ys] = x[at * xs];\n          "
-                     "  y1[to + i * ys] = at;\n"
+    nv_put(&o->text, "            if (i == 0 || key <= best) { best = key; at = i; }\n            y0[to + i * ys] = x[at * xs];\n            y1[to + i * ys] = at;\n"
                      "        }\n    }\n");
     return true;
 }
@@ -116,8 +113,7 @@ static void open_block_lines(op_text *o, int64_t lines, int dim)
     open_lines(o, "line", dim);
 }
 
-/* The network for any length: pairs whose partner lies outside are left out, which is right since every comparison puts the larger
- * behind. */
+/* The network for any length: pairs whose partner lies outside are left out, which is right since every comparison puts the larger behind. */
 static const char network[] =
     "        for (%1$s size = 2; size / 2 < n; size *= 2)\n"
     "            for (%1$s stride = size / 2; stride > 0; stride /= 2) {\n"

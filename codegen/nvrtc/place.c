@@ -301,8 +301,7 @@ bool op_nll_rows(op_text *o)
     op_coordinates(o, "t", "n", side);
     nv_put(&o->text, "        const long long at = a1[0");
     op_offset(o, "ts", target->rank, -1);
-    nv_put(&o->text, "];\n        if (at == ignore) { y0[t] = 0; continue; }\n        if (at < 0 || at >= classes) { *bad = 1; continue; "
-                     "}\n        y0[t] = -a0[at * along");
+    nv_put(&o->text, "];\n        if (at == ignore) { y0[t] = 0; continue; }\n        if (at < 0 || at >= classes) { *bad = 1; continue; }\n        y0[t] = -a0[at * along");
     op_offset(o, "s", side, -1);
     nv_put(&o->text, weight ? "] * a2[at * weight_s];\n    }\n" : "];\n    }\n");
     return true;

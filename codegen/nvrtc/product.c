@@ -2,16 +2,16 @@
  *
  * THREE KERNELS. Tensor cores for f16 and bf16 (product_mma.c) and tiles of fused multiply-adds for f32 (product_ffma.c), both fed by
  * asynchronous copies, from sm_80 on; below that a plain one for all three types, here: 256 threads, strips of A and B through shared
- * memory, the next strip on its way in registers. All take any strides, batches and ragged edges; pointers and strides that are
- * multiples of 16 bytes give wider copies, never other bits.
+ * memory, the next strip on its way in registers. All take any strides, batches and ragged edges; pointers and strides that are multiples
+ * of 16 bytes give wider copies, never other bits.
  *
- * BITS. f32, and anything by the plain kernel: each output is the CPU's chain, over k from zero within blocks of 256, block sums added
- * in order, the bias a rounded addition after that. Tensor cores sum in an order of their own; which kernel and which tile follows from
- * type, sizes and device alone, never from what is joined to the product or how its operands lie, so that a product has the same bits
- * alone and with an epilogue.
+ * BITS. f32, and anything by the plain kernel: each output is the CPU's chain, over k from zero within blocks of 256, block sums added in
+ * order, the bias a rounded addition after that. Tensor cores sum in an order of their own; which kernel and which tile follows from type,
+ * sizes and device alone, never from what is joined to the product or how its operands lie, so that a product has the same bits alone and
+ * with an epilogue.
  *
- * A body's words: PLACE tile_m and tile_n, BATCH the decomposition of a batch's item, WITH_BIAS what is added, FINISH what becomes of a
- * value v (a float) at row, col. Tiles and batches are one grid. */
+ * A body's words: PLACE tile_m and tile_n, BATCH the decomposition of a batch's item, WITH_BIAS what is added,
+ * FINISH what becomes of a value v (a float) at row, col. Tiles and batches are one grid. */
 #include "codegen/nvrtc/nv.h"
 #include <stdio.h>
 #include <string.h>
@@ -146,11 +146,9 @@ static void signature(nv_text *t, const cg_product_form *f, cg_launch *l, int bl
     char name[32];
     nv_put(t, "extern \"C\" __global__ void __launch_bounds__(%d, %d) %s(\n    ", l->threads_x, blocks, l->name);
     if (f->beta)
-        nv_put(t, "const T *__restrict__ bias, const T *__restrict__ a, const T *__restrict__ b, const long long beta_bits, const long "
-                  "long alpha_bits, T *__restrict__ c\n    ");
+        nv_put(t, "const T *__restrict__ bias, const T *__restrict__ a, const T *__restrict__ b, const long long beta_bits, const long long alpha_bits, T *__restrict__ c\n    ");
     else
-        nv_put(t, "const T *__restrict__ a, const T *__restrict__ b, T *__restrict__ c, const T *__restrict__ bias%s\n    ",
-               more ? more : "");
+        nv_put(t, "const T *__restrict__ a, const T *__restrict__ b, T *__restrict__ c, const T *__restrict__ bias%s\n    ", more ? more : "");
     param(t, l, "m", g->m);
     param(t, l, "n", g->n);
     param(t, l, "k", g->k);
@@ -179,11 +177,10 @@ static void signature(nv_text *t, const cg_product_form *f, cg_launch *l, int bl
 }
 
 /* Of a block's number: eight rows of tiles are gone through column by column, so that blocks that run at once read much the same. */
-static const char place[] = "long long at = blockIdx.x / (tiles_m * tiles_n);\n"
-                            "    const int in_item = (int)(blockIdx.x - at * tiles_m * tiles_n), band = in_item / (8 * (int)tiles_n), "
-                            "in_band = in_item - band * 8 * (int)tiles_n;\n"
-                            "    const int high = tiles_m - band * 8 < 8 ? (int)tiles_m - band * 8 : 8, tile_n = in_band / high, tile_m = "
-                            "band * 8 + in_band - tile_n * high;";
+static const char place[] =
+    "long long at = blockIdx.x / (tiles_m * tiles_n);\n"
+    "    const int in_item = (int)(blockIdx.x - at * tiles_m * tiles_n), band = in_item / (8 * (int)tiles_n), in_band = in_item - band * 8 * (int)tiles_n;\n"
+    "    const int high = tiles_m - band * 8 < 8 ? (int)tiles_m - band * 8 : 8, tile_n = in_band / high, tile_m = band * 8 + in_band - tile_n * high;";
 
 /* The body, with the batch's decomposition and what becomes of a value in their places. */
 static void whole_body(nv_text *t, const char *body, const cg_product_form *f, const char *pass)
@@ -238,19 +235,16 @@ static void name_launch(const nv_tile *s, const char *half, bool epilogue, bool 
     char width[16] = "";
     if (s->a_wide > 1 || s->b_wide > 1)
         snprintf(width, sizeof width, "_w%d%d", s->a_wide, s->b_wide);
-    snprintf(l->name, sizeof l->name, "kn_%s%s%s_%dx%d%s%s%s%s%s%s", factors ? "addmm" : "product", *s->kind ? "_" : "", s->kind, s->m,
-             s->n, half ? "_" : "", half ? half : "", s->a_dense_k ? "" : "_ta", s->b_dense_k ? "" : "_b", width,
-             epilogue ? "_epilogue" : "");
+    snprintf(l->name, sizeof l->name, "kn_%s%s%s_%dx%d%s%s%s%s%s%s", factors ? "addmm" : "product", *s->kind ? "_" : "", s->kind, s->m, s->n, half ? "_" : "", half ? half : "",
+             s->a_dense_k ? "" : "_ta", s->b_dense_k ? "" : "_b", width, epilogue ? "_epilogue" : "");
 }
 
 /* All that a body takes as known. */
 static void constants(nv_text *t, const nv_tile *s, const char *half)
 {
-    nv_put(t,
-           "enum { M = %d, N = %d, TK = %d, THREADS = %d, TM = %d, TN = %d, WARPS_M = %d, WARPS_N = %d, WARPS_K = %d, STAGES = %d,\n"
-           "       A_DENSE_K = %d, B_DENSE_K = %d, A_WIDE = %d, B_WIDE = %d };\n",
-           s->m, s->n, s->k, s->threads, s->tm, s->tn, s->warps_m, s->warps_n, s->warps_k, s->stages, s->a_dense_k, s->b_dense_k, s->a_wide,
-           s->b_wide);
+    nv_put(t, "enum { M = %d, N = %d, TK = %d, THREADS = %d, TM = %d, TN = %d, WARPS_M = %d, WARPS_N = %d, WARPS_K = %d, STAGES = %d,\n"
+              "       A_DENSE_K = %d, B_DENSE_K = %d, A_WIDE = %d, B_WIDE = %d };\n", s->m, s->n, s->k, s->threads, s->tm, s->tn, s->warps_m, s->warps_n, s->warps_k, s->stages,
+           s->a_dense_k, s->b_dense_k, s->a_wide, s->b_wide);
     if (half)
         nv_put(t, "typedef unsigned short T;\n#define LOAD(x) kn_of_%s(x)\n#define STORE(x) kn_to_%s(x)\n", half, half);
     else

@@ -1,9 +1,9 @@
 /* product_ffma.c: f32 products by fused multiply-adds in the canonical order, sm_80 and up.
  *
- * A pipeline: strips of A and B go to shared memory by cp.async, STAGES - 1 of them ahead, 16 bytes a copy where the operand lies so,
- * else 4; one barrier a strip. An operand stays as it lies, its dense dimension along the rows, and a thread reads four elements at once
- * either way: four of its rows' k, or four rows at one k. Rows of a strip are four floats longer than they must be, which keeps those
- * reads in different banks. A thread has tm x tn outputs; which ones depends on what it reads at once.
+ * A pipeline: strips of A and B go to shared memory by cp.async, STAGES - 1 of them ahead, 16 bytes a copy where the operand lies so, else
+ * 4; one barrier a strip. An operand stays as it lies, its dense dimension along the rows, and a thread reads four elements at once either
+ * way: four of its rows' k, or four rows at one k. Rows of a strip are four floats longer than they must be, which keeps those reads in
+ * different banks. A thread has tm x tn outputs; which ones depends on what it reads at once.
  * Its sums of whole blocks of 256 wait in shared memory, since registers are what a tile's size is limited by. The last strip, where k
  * ends, goes element by element: a sum of -0 would not survive a zero added to it. */
 #include "codegen/nvrtc/nv.h"
@@ -93,8 +93,8 @@ const char nv_ffma_helpers[] =      /* rows of a strip are C + 4 floats apart */
     "    const int n = kn_clamp(left, WIDE);\n"
     "    kn_copy<WIDE * 4>(to + r * (C + 4) + c, n ? from + r * row + c * (WIDE > 1 ? 1 : col) : from, n * 4);\n");
 
-/* Large tiles where enough of them are left for every multiprocessor; flat ones for few rows. Two blocks have room on a multiprocessor
- * of 160 KiB. */
+/* Large tiles where enough of them are left for every multiprocessor; flat ones for few rows. Two blocks have room on a multiprocessor of
+ * 160 KiB. */
 void nv_tile_ffma(const kb_gemm *g, int64_t items, int multiprocessors, bool aligned, nv_tile *t)
 {
     int64_t large = (g->m + 127) / 128 * ((g->n + 63) / 64) * items;

@@ -2,16 +2,15 @@
  * (base/philox.h): a thread makes one block of four. */
 #include "codegen/nvrtc/op.h"
 
-static const char
-    philox[] = "        unsigned c0 = (unsigned)block, c1 = (unsigned)(block >> 32), c2 = 0, c3 = 0, k0 = (unsigned)seed, k1 = "
-               "(unsigned)(seed >> 32);\n"
-               "#pragma unroll\n"
-               "        for (int round = 0; round < 10; round++) {\n"
-               "            const unsigned long long a = (unsigned long long)0xD2511F53u * c0, b = (unsigned long long)0xCD9E8D57u * c2;\n"
-               "            c0 = (unsigned)(b >> 32) ^ c1 ^ k0; c1 = (unsigned)b; c2 = (unsigned)(a >> 32) ^ c3 ^ k1; c3 = (unsigned)a;\n"
-               "            k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;\n"
-               "        }\n"
-               "        const unsigned words[4] = {c0, c1, c2, c3};\n";
+static const char philox[] =
+    "        unsigned c0 = (unsigned)block, c1 = (unsigned)(block >> 32), c2 = 0, c3 = 0, k0 = (unsigned)seed, k1 = (unsigned)(seed >> 32);\n"
+    "#pragma unroll\n"
+    "        for (int round = 0; round < 10; round++) {\n"
+    "            const unsigned long long a = (unsigned long long)0xD2511F53u * c0, b = (unsigned long long)0xCD9E8D57u * c2;\n"
+    "            c0 = (unsigned)(b >> 32) ^ c1 ^ k0; c1 = (unsigned)b; c2 = (unsigned)(a >> 32) ^ c3 ^ k1; c3 = (unsigned)a;\n"
+    "            k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;\n"
+    "        }\n"
+    "        const unsigned words[4] = {c0, c1, c2, c3};\n";
 static const char uniforms[] =
     "#pragma unroll\n"
     "        for (int w = 0; w < 4; w++) {\n"
@@ -42,11 +41,8 @@ static bool begin(op_text *o, int first)
 static void end(op_text *o, const char *value)
 {
     kn_dtype d = o->c->out[0].layout->dtype;
-    nv_put(&o->text,
-           d == KN_F32   ? "            y0[i] = %s;\n        }\n    }\n"
-           : d == KN_F16 ? "            y0[i] = kn_to_f16(%s);\n        }\n    }\n"
-                         : "            y0[i] = kn_to_bf16(%s);\n        }\n    }\n",
-           value);
+    nv_put(&o->text, d == KN_F32 ? "            y0[i] = %s;\n        }\n    }\n" : d == KN_F16 ? "            y0[i] = kn_to_f16(%s);\n        }\n    }\n"
+                                                                                   : "            y0[i] = kn_to_bf16(%s);\n        }\n    }\n", value);
 }
 
 bool op_uniform(op_text *o)
@@ -86,8 +82,7 @@ bool op_randint(op_text *o)
     if (d != KN_I64)
         return false;
     begin_wide(o, 2);
-    nv_put(&o->text, "            y0[i] = (long long)((unsigned long long)a0 + __umul64hi(bits, (unsigned long long)a1 - (unsigned long "
-                     "long)a0));\n        }\n    }\n");
+    nv_put(&o->text, "            y0[i] = (long long)((unsigned long long)a0 + __umul64hi(bits, (unsigned long long)a1 - (unsigned long long)a0));\n        }\n    }\n");
     return true;
 }
 

@@ -132,12 +132,9 @@ bool op_bincount(op_text *o)
     op_integer(o, "s", x->strides[0]);
     if (w) {
         op_integer(o, "ws", w->strides[0]);
-        nv_put(&o->text,
-               "        %s sum = 0;\n#pragma unroll 4\n        for (%s i = 0; i < elements; i++) {\n            const long long v = a0[i * "
-               "s];\n"
-               "            if (v < 0 || v >= all) *bad = 1;\n            if (v == t) sum = sum + a1[i * ws];\n        }\n        y0[t] = "
-               "sum;\n    }\n",
-               nv_memory_type(y->dtype), o->index);
+        nv_put(&o->text, "        %s sum = 0;\n#pragma unroll 4\n        for (%s i = 0; i < elements; i++) {\n            const long long v = a0[i * s];\n"
+                         "            if (v < 0 || v >= all) *bad = 1;\n            if (v == t) sum = sum + a1[i * ws];\n        }\n        y0[t] = sum;\n    }\n",
+            nv_memory_type(y->dtype), o->index);
         return true;
     }
     o->l->zeroed = true;

@@ -121,8 +121,7 @@ static void pool_sizes(op_text *o, int spatial)
     op_integer(o, "out_h", spatial == 1 ? 1 : size_at(y, 2));
     op_integer(o, "in_w", size_at(x, 1));
     op_integer(o, "in_h", spatial == 1 ? 1 : size_at(x, 2));
-    nv_put(&o->text, "        int rest = t;\n        const int ow = rest %% out_w; rest /= out_w;\n        const int oh = rest %% out_h; "
-                     "rest /= out_h;\n"
+    nv_put(&o->text, "        int rest = t;\n        const int ow = rest %% out_w; rest /= out_w;\n        const int oh = rest %% out_h; rest /= out_h;\n"
                      "        const float *__restrict__ x = a0 + (long long)rest * in_h * in_w;\n");
 }
 
@@ -154,14 +153,13 @@ bool op_pool(op_text *o, int spatial, bool max)
         nv_put(&o->text, "        const int dil_h = 1, dil_w = 1;\n");
     op_integer(o, "count_padding", max ? 0 : rest[1]);
     op_integer(o, "divisor", max || spatial == 1 ? 0 : rest[2]);
-    nv_put(&o->text, "        int h0 = oh * step_h - pad_h, w0 = ow * step_w - pad_w;\n"
-                     "        int h1 = h0 + dil_h * (kernel_h - 1) + 1, w1 = w0 + dil_w * (kernel_w - 1) + 1;\n"
-                     "        const int whole_h = (h1 < in_h + pad_h ? h1 : in_h + pad_h) - h0, whole_w = (w1 < in_w + pad_w ? w1 : in_w + "
-                     "pad_w) - w0;\n"
-                     "        while (h0 < 0) h0 += dil_h;\n        while (w0 < 0) w0 += dil_w;\n"
-                     "        if (h1 > in_h) h1 = in_h;\n        if (w1 > in_w) w1 = in_w;\n"
-                     "        const long long count = divisor ? divisor : count_padding ? (long long)whole_h * whole_w : (long long)(h1 - "
-                     "h0) * (w1 - w0);\n");
+    nv_put(&o->text,
+        "        int h0 = oh * step_h - pad_h, w0 = ow * step_w - pad_w;\n"
+        "        int h1 = h0 + dil_h * (kernel_h - 1) + 1, w1 = w0 + dil_w * (kernel_w - 1) + 1;\n"
+        "        const int whole_h = (h1 < in_h + pad_h ? h1 : in_h + pad_h) - h0, whole_w = (w1 < in_w + pad_w ? w1 : in_w + pad_w) - w0;\n"
+        "        while (h0 < 0) h0 += dil_h;\n        while (w0 < 0) w0 += dil_w;\n"
+        "        if (h1 > in_h) h1 = in_h;\n        if (w1 > in_w) w1 = in_w;\n"
+        "        const long long count = divisor ? divisor : count_padding ? (long long)whole_h * whole_w : (long long)(h1 - h0) * (w1 - w0);\n");
     if (max)
         nv_put(&o->text, "        (void)count;\n");
     pool_taps(o, max);
@@ -188,15 +186,14 @@ bool op_adaptive_max_pool(op_text *o) { return adaptive_pool(o, 2, true); }
 
 /* ---- resizing -------------------------------------------------------------------------------------------------------------------------------- */
 /* Where place i of m lies among n inputs, and how much of its right neighbour is taken: in f32, as PyTorch has it. */
-static const char places_text
-    [] = "KN_FN int kn_nearest(int i, int n, int m) { const int at = (int)floorf((float)i * __fdiv_rn((float)n, (float)m)); return at < n "
-         "? at : n - 1; }\n"
-         "KN_FN int kn_linear(int i, int n, int m, bool corners, float *share)\n"
-         "{ const float scale = corners ? (m > 1 ? __fdiv_rn((float)(n - 1), (float)(m - 1)) : 0.0f) : __fdiv_rn((float)n, (float)m);\n"
-         "  float f = corners ? scale * (float)i : scale * ((float)i + 0.5f) - 0.5f;\n"
-         "  f = f < 0.0f ? 0.0f : f;\n"
-         "  const int low = (int)f < n ? (int)f : n - 1;\n"
-         "  *share = f - (float)low; return low; }\n";
+static const char places_text[] =
+    "KN_FN int kn_nearest(int i, int n, int m) { const int at = (int)floorf((float)i * __fdiv_rn((float)n, (float)m)); return at < n ? at : n - 1; }\n"
+    "KN_FN int kn_linear(int i, int n, int m, bool corners, float *share)\n"
+    "{ const float scale = corners ? (m > 1 ? __fdiv_rn((float)(n - 1), (float)(m - 1)) : 0.0f) : __fdiv_rn((float)n, (float)m);\n"
+    "  float f = corners ? scale * (float)i : scale * ((float)i + 0.5f) - 0.5f;\n"
+    "  f = f < 0.0f ? 0.0f : f;\n"
+    "  const int low = (int)f < n ? (int)f : n - 1;\n"
+    "  *share = f - (float)low; return low; }\n";
 
 bool op_interpolate(op_text *o)
 {
@@ -214,18 +211,13 @@ bool op_interpolate(op_text *o)
         return true;
     }
     nv_put(&o->text,
-           "        float w1, h1 = 0.0f;\n"
-           "        const int w = kn_linear(ow, in_w, out_w, %d, &w1), right = w < in_w - 1 ? w + 1 : w;\n"
-           "        const int h = %s, below = h < in_h - 1 ? h + 1 : h;\n"
-           "        const float w0 = 1.0f - w1, h0 = 1.0f - h1;\n"
-           "        const float top = w0 * x[h * in_w + w] + w1 * x[h * in_w + right], low = w0 * x[below * in_w + w] + w1 * x[below * "
-           "in_w + right];\n"
-           "        y0[t] = %s;\n    }\n",
-           corners,
-           spatial == 1 ? "oh"
-           : corners    ? "kn_linear(oh, in_h, out_h, 1, &h1)"
-                        : "kn_linear(oh, in_h, out_h, 0, &h1)",
-           spatial == 1 ? "((void)h0, (void)low, top)" : "h0 * top + h1 * low");
+        "        float w1, h1 = 0.0f;\n"
+        "        const int w = kn_linear(ow, in_w, out_w, %d, &w1), right = w < in_w - 1 ? w + 1 : w;\n"
+        "        const int h = %s, below = h < in_h - 1 ? h + 1 : h;\n"
+        "        const float w0 = 1.0f - w1, h0 = 1.0f - h1;\n"
+        "        const float top = w0 * x[h * in_w + w] + w1 * x[h * in_w + right], low = w0 * x[below * in_w + w] + w1 * x[below * in_w + right];\n"
+        "        y0[t] = %s;\n    }\n", corners, spatial == 1 ? "oh" : corners ? "kn_linear(oh, in_h, out_h, 1, &h1)" : "kn_linear(oh, in_h, out_h, 0, &h1)",
+        spatial == 1 ? "((void)h0, (void)low, top)" : "h0 * top + h1 * low");
     return true;
 }
 

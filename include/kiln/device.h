@@ -35,8 +35,8 @@ KN_API kn_device  kn_tensor_device(const kn_tensor *x);                  /* the 
 KN_API kn_status  kn_module_to(kn_module *m, kn_device d);
 KN_API int        kn_device_count(void);                                /* CUDA devices; 0 where there is no driver */
 KN_API kn_status  kn_synchronize(kn_device d);                          /* waits for all work; its failure, if any */
-/* Where tensors are made that have nothing to be like (kn_zeros, kn_randn, kn_arange …; kn_empty and kn_from_data stay on the CPU). Of
- * the calling thread. */
+/* Where tensors are made that have nothing to be like (kn_zeros, kn_randn, kn_arange …; kn_empty and kn_from_data stay on the CPU). Of the
+ * calling thread. */
 KN_API kn_status  kn_set_default_device(kn_device d);
 KN_API kn_device  kn_default_device(void);
 typedef struct kn_device_memory { size_t live, peak, cached; } kn_device_memory;       /* bytes: in tensors, at most so far, kept for later */

@@ -1,9 +1,9 @@
 /* nn.h: modules with PyTorch's names, arguments and state dicts. Part of kiln.h, which has the first of them (linear, layer_norm,
  * embedding …).
  *
- * What PyTorch requires stands first, the rest are options; an option left out (0, NULL, none) has PyTorch's default. A flag whose
- * default is True is named for its opposite: no_bias, no_affine. Weights start as PyTorch's do, from the seeded generator. Sizes per
- * dimension are arrays, .stride = {2, 2}; a one-dimensional module takes the first.
+ * What PyTorch requires stands first, the rest are options; an option left out (0, NULL, none) has PyTorch's default. A flag whose default
+ * is True is named for its opposite: no_bias, no_affine. Weights start as PyTorch's do, from the seeded generator. Sizes per dimension are
+ * arrays, .stride = {2, 2}; a one-dimensional module takes the first.
  * Every constructor gives NULL on failure, with the sentence in kn_last_error. Modules, tensors and strings given are taken, retained or
  * copied.
  */
@@ -40,7 +40,8 @@ KN_API kn_tensor *kn_init_kaiming_normal_(kn_tensor *t, const kn_init_options *o
 KN_API kn_module *kn_nn_bilinear(int64_t in1, int64_t in2, int64_t out, const kn_nn_linear_options *o, size_t o_size);
 typedef struct kn_nn_conv_options kn_nn_conv_options;
 /* kernel_size: where the dimensions differ; `kernel` is then 0. same: padding='same'. padding_mode: zeros, reflect, replicate, circular.
- * output_padding: of transposed ones alone. */
+ * output_padding:
+ * of transposed ones alone. */
 struct kn_nn_conv_options {
     const kn_nn_conv_options *base; char end_;
     int64_t kernel_size[2], stride[2], padding[2], output_padding[2], dilation[2], groups;
@@ -54,14 +55,9 @@ KN_API kn_module *kn_nn_conv_transpose2d(int64_t in, int64_t out, int64_t kernel
 /* ---- normalisation ------------------------------------------------------------------------------------------------------------------------- */
 typedef struct kn_nn_norm_options kn_nn_norm_options;
 /* eps 0: 1e-5; momentum 0: 0.1; cumulative: momentum=None, a plain average (a host read in each training call); no_tracking:
- * track_running_stats=False; affine, tracking: of instance norms, whose defaults are False. */
-struct kn_nn_norm_options {
-    const kn_nn_norm_options *base;
-    char end_;
-    double eps, momentum;
-    bool cumulative, no_affine, affine, no_tracking, tracking;
-    kn_dtype dtype;
-};
+ * track_running_stats=False; affine,
+ * tracking: of instance norms, whose defaults are False. */
+struct kn_nn_norm_options { const kn_nn_norm_options *base; char end_; double eps, momentum; bool cumulative, no_affine, affine, no_tracking, tracking; kn_dtype dtype; };
 KN_API kn_module *kn_nn_batch_norm1d(int64_t features, const kn_nn_norm_options *o, size_t o_size);
 KN_API kn_module *kn_nn_batch_norm2d(int64_t features, const kn_nn_norm_options *o, size_t o_size);
 KN_API kn_module *kn_nn_instance_norm1d(int64_t features, const kn_nn_norm_options *o, size_t o_size);
@@ -85,14 +81,7 @@ KN_API kn_module *kn_nn_adaptive_avg_pool2d(int64_t height, int64_t width);
 KN_API kn_module *kn_nn_adaptive_max_pool2d(int64_t height, int64_t width);
 typedef struct kn_nn_upsample_options kn_nn_upsample_options;
 /* Either size or scale_factor; size × factor must be whole. mode: nearest (default), linear, bilinear. */
-struct kn_nn_upsample_options {
-    const kn_nn_upsample_options *base;
-    char end_;
-    int64_t size[2];
-    double scale_factor[2];
-    const char *mode;
-    bool align_corners;
-};
+struct kn_nn_upsample_options { const kn_nn_upsample_options *base; char end_; int64_t size[2]; double scale_factor[2]; const char *mode; bool align_corners; };
 KN_API kn_module *kn_nn_upsample(const kn_nn_upsample_options *o, size_t o_size);
 
 /* ---- activations ---------------------------------------------------------------------------------------------------------------------------------- */

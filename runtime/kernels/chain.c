@@ -4,8 +4,8 @@
  * products never reaches memory. Items are blocks of rows of a batch item; a thread that gets several of one item packs its B once.
  *
  * A row may end early (`lengths`): the second product takes that many of its columns. Rows of a block are multiplied together all the
- * same, zeros standing beyond a row's end: fma(0, b, acc) is acc unless b is no number or acc is a zero (-0 would become +0). Either
- * shows in the result, as no number or a zero, and such a row is multiplied again alone.
+ * same, zeros standing beyond a row's end: fma(0, b, acc) is acc unless b is no number or acc is a zero (-0 would become +0). Either shows
+ * in the result, as no number or a zero, and such a row is multiplied again alone.
  */
 #include "base/alloc.h"
 #include "base/error.h"

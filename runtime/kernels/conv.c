@@ -2,9 +2,9 @@
  * products here (CAPTURE 16).
  *
  * Each output is a product along k = (kh, kw, cin): the weights are laid out once as [out channels, k], and for a block of output places
- * the taps are laid out as [k, places] (im2col), so that the result is written where it belongs: [out channels, places]. A tap outside
- * the image, and of a transposed convolution one that falls between two inputs, counts in k with the value 0. A 1 x 1 kernel with stride
- * 1 needs no such copy.
+ * the taps are laid out as [k, places] (im2col), so that the result is written where it belongs: [out channels, places]. A tap outside the
+ * image, and of a transposed convolution one that falls between two inputs, counts in k with the value 0. A 1 x 1 kernel with stride 1
+ * needs no such copy.
  *
  * A transposed convolution is the same with another map from output places to input places. One spatial dimension is two of which the
  * first is 1.
@@ -202,10 +202,7 @@ static kn_status run_conv(conv *c)
 }
 
 /* ---- words and operands ----------------------------------------------------------------------------------------------------------------------- */
-static int64_t item_of(const int64_t *list, int i, int64_t fallback)
-{
-    return list[0] <= 0 ? fallback : list[0] == 1 ? list[1] : list[1 + i];
-}
+static int64_t item_of(const int64_t *list, int i, int64_t fallback) { return list[0] <= 0 ? fallback : list[0] == 1 ? list[1] : list[1 + i]; }
 
 static int spatial(kb_opcode op) { return op == OP_conv1d || op == OP_conv_transpose1d ? 1 : 2; }
 

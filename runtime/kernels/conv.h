@@ -42,8 +42,16 @@ static inline int64_t kk_tile_at(const kk_split *s, int64_t row)
     return row < s->higher * (s->rows + 1) ? row / (s->rows + 1) : (row - s->higher) / s->rows;
 }
 
-/* Weights in one of two forms (conv_weights.c), group after group; kept beside their storage where it is known to stay. false: memory
- * was short; free works then too. */
+/* Where piece i of a convolution is: pieces go through each item (a group of an image), along its places and across its output channels. */
+typedef struct kk_part { int64_t item, group, along, across; } kk_part;
+static inline kk_part kk_part_at(const kb_conv *c, int64_t i, int64_t n_along, int64_t n_across)
+{
+    int64_t item = i / (n_along * n_across);
+    return (kk_part){item, item % c->groups, i / n_across % n_along, i % n_across};
+}
+
+/* Weights in one of two forms (conv_weights.c), group after group; kept beside their storage where it is known to stay. false: memory was
+ * short; free works then too. */
 typedef struct kk_weights { const float *data; int64_t group_floats; float *own; size_t bytes; } kk_weights;
 bool kk_weights_get(kk_weights *w, const kb_conv *c, bool panels);
 void kk_weights_free(kk_weights *w);

@@ -172,29 +172,17 @@ static void run_range(void *arg, int64_t begin, int64_t end, int worker)
 bool kk_conv_has_planes(const kb_conv *c)
 {
     int64_t k = c->kernel[0], s = c->stride[0];
-    return kk_conv_is_depthwise(c) && (k == 3 || k == 5) && c->kernel[1] == k && (s == 1 || s == 2) && c->stride[1] == s
-           && c->dilation[0] == 1 && c->dilation[1] == 1 && c->padding[0] < k && c->padding[1] < k;
+    return kk_conv_is_depthwise(c) && (k == 3 || k == 5) && c->kernel[1] == k && (s == 1 || s == 2) && c->stride[1] == s && c->dilation[0] == 1 && c->dilation[1] == 1
+        && c->padding[0] < k && c->padding[1] < k;
 }
 
 /* Neighbouring planes of one channel each, or one plane. */
 static void planes(const kb_conv *c, const float *src, int64_t row, int64_t n, int64_t y0, int64_t y1, int worker)
 {
     int64_t channel = row % (c->groups * c->cout), places = kk_conv_places(c);
-    const kk_planes p = {.n = n,
-                         .h = c->in[0],
-                         .w = c->in[1],
-                         .out_h = c->out[0],
-                         .out_w = c->out[1],
-                         .top = c->padding[0],
-                         .left = c->padding[1],
-                         .kernel = (int)c->kernel[0],
-                         .stride = (int)c->stride[0],
-                         .first = y0,
-                         .last = y1,
-                         .src = src,
-                         .weights = c->w + channel * kk_conv_taps(c),
-                         .bias = c->bias ? c->bias + channel : NULL,
-                         .dst = c->y + row * places};
+    const kk_planes p = {.n = n, .h = c->in[0], .w = c->in[1], .out_h = c->out[0], .out_w = c->out[1], .top = c->padding[0], .left = c->padding[1],
+                         .kernel = (int)c->kernel[0], .stride = (int)c->stride[0], .first = y0, .last = y1, .src = src,
+                         .weights = c->w + channel * kk_conv_taps(c), .bias = c->bias ? c->bias + channel : NULL, .dst = c->y + row * places};
     p.out_w <= 8 ? KB_ISA_PICK(kk_planes_narrow)(&p) : KB_ISA_PICK(kk_planes_wide)(&p);
     if (c->finish)
         c->finish(c->arg, row, row + n, y0 * c->out[1], y1 * c->out[1], worker);

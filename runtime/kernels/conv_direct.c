@@ -190,13 +190,12 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     job *j = arg;
     const kb_conv *c = j->c;
     for (int64_t i = begin; i < end; i++) {
-        int64_t per_item = j->n_along * j->n_across, item = i / per_item, group = item % c->groups;
-        int64_t a = i % per_item / j->n_across, o = i % j->n_across;
-        piece p = {.x = c->x + item * c->cin * c->in[0] * c->in[1], .weights = j->weights.data + group * j->weights.group_floats,
-                   .bias = c->bias ? c->bias + group * c->cout : NULL, .y = c->y + item * c->cout * j->places,
-                   .row = item * c->cout, .y1 = j->rows, .x1 = j->width,
-                   .o0 = o * j->across, .o1 = min((o + 1) * j->across, c->cout), .worker = worker};
-        int64_t first = a * j->along, last = min(first + j->along, j->rows > 1 ? j->rows : j->width);
+        kk_part at = kk_part_at(c, i, j->n_along, j->n_across);
+        piece p = {.x = c->x + at.item * c->cin * c->in[0] * c->in[1], .weights = j->weights.data + at.group * j->weights.group_floats,
+                   .bias = c->bias ? c->bias + at.group * c->cout : NULL, .y = c->y + at.item * c->cout * j->places,
+                   .row = at.item * c->cout, .y1 = j->rows, .x1 = j->width,
+                   .o0 = at.across * j->across, .o1 = min((at.across + 1) * j->across, c->cout), .worker = worker};
+        int64_t first = at.along * j->along, last = min(first + j->along, j->rows > 1 ? j->rows : j->width);
         if (j->rows > 1) {
             p.y0 = first;
             p.y1 = last;

@@ -30,8 +30,8 @@ typedef struct kk_conv_kernels {
     /* dst[i * step + lane] = plane i's element at the lane's place, for 16 lanes and `planes` planes, in ascending order: with step < 16
      * the next plane overwrites the rest of the last one, and the last needs room for 16. */
     void (*pack_places)(float *dst, int64_t step, const float *plane, int64_t distance, int64_t planes, const kk_lanes *l);
-    /* The same for a few neighbouring taps of a kernel row, all 16 lanes inside, from `from` on and `apart` (1 or 2) from one another:
-     * tap after tap. */
+    /* The same for a few neighbouring taps of a kernel row, all 16 lanes inside, from `from` on and `apart` (1 or 2) from one another: tap
+     * after tap. */
     void (*pack_taps)(float *dst, int64_t step, const float *from, int64_t distance, int64_t planes, int64_t taps, int64_t tap,
                       int64_t apart);
     /* Reads up to 15 floats past what it needs of src; writes x[0 .. n) only. */

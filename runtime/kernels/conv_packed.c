@@ -1,16 +1,15 @@
 /* conv_packed.c: f32 convolutions as matrix products whose second factor is never laid out in memory: taps are gathered into panels a
  * block at a time.
  *
- * For each group of each image y = W · T: W [cout, k] the weights, T [k, places] the taps, k = (kh, kw, cin). Two ways to go about it,
- * on the tiles of gemm_kernels.h:
+ * For each group of each image y = W · T: W [cout, k] the weights, T [k, places] the taps, k = (kh, kw, cin). Two ways to go about it, on
+ * the tiles of gemm_kernels.h:
  *
  *   straight   rows are output channels, columns places. Weights are tiles [k][rows of the tile]; taps are gathered into panels [k][16 places]
  *   turned     rows are places, columns channels, for images so small that panels of 16 places would stay half empty. Taps are gathered into tiles
  *              [k][places of the tile]; weights are panels [k][16 channels]; a block of results is transposed into y
  *
- * Weights are laid out once and kept beside their storage where it is known to stay (packs.h), else for the call. A piece of y is
- * computed by one thread over the whole of k, one block of 256 after the other, so that no split changes the order of an output's
- * additions. */
+ * Weights are laid out once and kept beside their storage where it is known to stay (packs.h), else for the call. A piece of y is computed
+ * by one thread over the whole of k, one block of 256 after the other, so that no split changes the order of an output's additions. */
 #include "runtime/kernels/conv.h"
 #include "base/alloc.h"
 #include "base/pool.h"
@@ -303,22 +302,16 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     job *j = arg;
     const kb_conv *c = j->c;
     for (int64_t i = begin; i < end; i++) {
-        int64_t per_item = j->n_along * j->n_across, item = i / per_item, group = item % c->groups, a = i % per_item / j->n_across,
-                o = i % j->n_across;
-        piece p = {.x = c->x + item * c->cin * j->plane,
-                   .weights = j->weights.data + group * j->weights.group_floats,
-                   .bias = c->bias ? c->bias + group * c->cout : NULL,
-                   .y = c->y + item * c->cout * j->places,
-                   .row = item * c->cout,
-                   .p0 = a * j->along,
-                   .o0 = o * j->across,
-                   .worker = worker};
+        kk_part at = kk_part_at(c, i, j->n_along, j->n_across);
+        piece p = {.x = c->x + at.item * c->cin * j->plane, .weights = j->weights.data + at.group * j->weights.group_floats,
+                   .bias = c->bias ? c->bias + at.group * c->cout : NULL, .y = c->y + at.item * c->cout * j->places,
+                   .row = at.item * c->cout, .p0 = at.along * j->along, .o0 = at.across * j->across, .worker = worker};
         p.p1 = min(p.p0 + j->along, j->places);
         p.o1 = min(p.o0 + j->across, c->cout);
         if (!j->turned) {       /* whole tiles */
             kk_split s = kk_split_rows(c->cout, j->tiles->rows);
-            p.o0 = kk_row_of(&s, o * s.tiles / j->n_across);
-            p.o1 = kk_row_of(&s, (o + 1) * s.tiles / j->n_across);
+            p.o0 = kk_row_of(&s, at.across * s.tiles / j->n_across);
+            p.o1 = kk_row_of(&s, (at.across + 1) * s.tiles / j->n_across);
         }
         if (p.p0 < p.p1 && p.o0 < p.o1 && !(j->turned ? run_turned(j, &p) : run_straight(j, &p)))
             atomic_store_explicit(&j->failed, true, memory_order_relaxed);
@@ -414,8 +407,8 @@ static void set_band(const job *j, piece *p, int64_t y0, int64_t y1)
     p->p1 = j->c->whole_rows ? j->places : max(min(last, d->in[0]) * d->in[1], p->p0);
 }
 
-/* Output rows [y0, y1) of the depthwise one's planes [p->o0, p->o1), a few tiles. What they need of the first one's stands in `rows`,
- * from its beginning on. */
+/* Output rows [y0, y1) of the depthwise one's planes [p->o0, p->o1), a few tiles. What they need of the first one's stands in `rows`, from
+ * its beginning on. */
 static bool run_band(const job *j, const piece *band, float *rows, int64_t y0, int64_t y1)
 {
     piece p = *band;

@@ -1,5 +1,5 @@
-/* device.c: the kernel of to_device: a row-major copy of x elsewhere. A strided x is made row-major where it is, so that only its
- * elements cross. Between two devices it goes by way of the host. */
+/* device.c: the kernel of to_device: a row-major copy of x elsewhere. A strided x is made row-major where it is, so that only its elements
+ * cross. Between two devices it goes by way of the host. */
 #include "base/alloc.h"
 #include "base/device.h"
 #include "base/error.h"

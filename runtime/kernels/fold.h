@@ -5,10 +5,9 @@
  * columns into their accumulators; `join` folds totals of later chunks or blocks into totals of earlier ones. So any driver that visits
  * chunks and blocks in order gives the same bits.
  *
- * MAX and MIN give the element at the first index of the extremum: the first NaN if any; of two zeros the one that comes first. MAX_ANY
- * is what softmax, log_softmax and logsumexp subtract. It is free of order: NaNs may be lost in it (they come back by the exponentials),
- * and the sign of a zero is unspecified; the user of the value adds +0, so that a zero maximum counts as +0. Generated code does the
- * same.
+ * MAX and MIN give the element at the first index of the extremum: the first NaN if any; of two zeros the one that comes first. MAX_ANY is
+ * what softmax, log_softmax and logsumexp subtract. It is free of order: NaNs may be lost in it (they come back by the exponentials), and
+ * the sign of a zero is unspecified; the user of the value adds +0, so that a zero maximum counts as +0. Generated code does the same.
  */
 #ifndef KK_FOLD_H
 #define KK_FOLD_H

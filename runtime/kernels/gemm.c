@@ -176,8 +176,8 @@ typedef struct strip {
     const float *bias;     /* added with the last one */
 } strip;
 
-/* m rows x s->n columns. `a` packed (a_strided false) or in place. Packed B comes from beyond L2 at times: each tile fetches its share
- * of what follows. */
+/* m rows x s->n columns. `a` packed (a_strided false) or in place. Packed B comes from beyond L2 at times: each tile fetches its share of
+ * what follows. */
 static void run_tiles(const part *p, const float *a, bool a_strided, int64_t m, const strip *s, float *c)
 {
     const kb_gemm_kernels *kernels = p->kernels;

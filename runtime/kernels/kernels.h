@@ -1,10 +1,10 @@
-/* kernels.h: what the eager kernels share: sizes of the canonical arithmetic, conversion and staging of elements, loop nests over
- * strided operands, and the tables that are compiled once per instruction set.
+/* kernels.h: what the eager kernels share: sizes of the canonical arithmetic, conversion and staging of elements, loop nests over strided
+ * operands, and the tables that are compiled once per instruction set.
  *
  * Loops of the kernels work on contiguous elements of one math type (f32, f64, i64, and bool where that pays; pointwise loops in every
- * integer type). Whatever else an operand is (another dtype, strided, broadcast) is brought into that form in blocks of KK_STAGE
- * elements on the stack, and results go back the same way. So f16 and bf16 need no loops of their own, and most kernels none for narrow
- * integers, which wrap alike in 64 bits.
+ * integer type). Whatever else an operand is (another dtype, strided, broadcast) is brought into that form in blocks of KK_STAGE elements
+ * on the stack, and results go back the same way. So f16 and bf16 need no loops of their own, and most kernels none for narrow integers,
+ * which wrap alike in 64 bits.
  *
  * Kernels allocate nothing for pointwise work. Nothing here depends on the split into threads: see base/pool.h.
  */
@@ -47,8 +47,7 @@ void kk_nest_open(kk_nest *s, int rank, const int64_t *sizes);
 /* Operands are added in order; a layout of lower rank or with sizes of 1 is broadcast to the nest's sizes. */
 void kk_nest_add(kk_nest *s, const kb_layout *l);
 void kk_nest_add_strides(kk_nest *s, const int64_t *strides);
-/* Drops sizes of 1, orders dimensions by operand 0's strides, joins what can be joined. Elementwise work only: order of elements
- * changes. */
+/* Drops sizes of 1, orders dimensions by operand 0's strides, joins what can be joined. Elementwise work only: order of elements changes. */
 void kk_nest_collapse(kk_nest *s);
 void kk_nest_swap(kk_nest *s, int d, int e);
 /* As kk_nest_collapse without reordering: row-major order of elements stays. */

@@ -1,8 +1,8 @@
-/* loss.c: losses. The elementwise ones are sequences of operators (tape.h) in the math type; means and sums are canonical reductions,
- * and the result is rounded once. Formulas are PyTorch's.
+/* loss.c: losses. The elementwise ones are sequences of operators (tape.h) in the math type; means and sums are canonical reductions, and
+ * the result is rounded once. Formulas are PyTorch's.
  *
- * cross_entropy is log_softmax, then the class's value with its sign turned, times its weight; an ignored row counts 0 and weighs 0.
- * With smoothing it is (1 - s) of that plus s / C of the row's sum. All classes are checked before anything is computed.
+ * cross_entropy is log_softmax, then the class's value with its sign turned, times its weight; an ignored row counts 0 and weighs 0. With
+ * smoothing it is (1 - s) of that plus s / C of the row's sum. All classes are checked before anything is computed.
  */
 #include "base/alloc.h"
 #include "base/error.h"
@@ -203,8 +203,7 @@ static void by_class(kk_tape *t, const kb_call *c, classes *k, kb_buf lp, double
     kb_buf loss = kk_tape_to(t, c->in[1], k->type), weights = kk_tape2(t, OP_mul, loss, kk_number(&nothing)), smooth = {0};
     loss = kk_tape2(t, OP_mul, loss, kk_number(&nothing));      /* two blocks of the target's shape */
     if (smoothing != 0)
-        smooth = kk_tape_reduce_dim(t, OP_sum, k->weight ? kk_tape2(t, OP_mul, lp, weight_view(c, k, &view)) : lp,
-                                    c->in[0].layout->rank > 1);
+        smooth = kk_tape_reduce_dim(t, OP_sum, k->weight ? kk_tape2(t, OP_mul, lp, weight_view(c, k, &view)) : lp, c->in[0].layout->rank > 1);
     if (t->status)
         return;
     row_losses(k, lp.data, smooth.data, smoothing, loss.data, weights.data);

@@ -293,8 +293,8 @@ static void copy_range(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* A transposing copy walks one side in long strides whichever loop is inner. Squares of 32 go through a local one: lines of the source
- * are read whole, in one burst, so that it doesn't matter how many of them share a set of the cache. */
+/* A transposing copy walks one side in long strides whichever loop is inner. Squares of 32 go through a local one: lines of the source are
+ * read whole, in one burst, so that it doesn't matter how many of them share a set of the cache. */
 enum { SQUARE = 32 };
 
 #define SQUARE_MOVE(T)                                                       \

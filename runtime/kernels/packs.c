@@ -1,9 +1,9 @@
 /* packs.c: see base/packs.h.
  *
- * A list of forms a storage, which only grows: one for each place, shape and pair of strides that a product takes B at. A form's state
- * is one word, the version that its data was made from, plus one (0: none yet, or being made); it is written after the data, so who
- * reads it sees the data whole. Filling a form again while an older call still reads it would need a write to the weights during that
- * call, which is the caller's race already.
+ * A list of forms a storage, which only grows: one for each place, shape and pair of strides that a product takes B at. A form's state is
+ * one word, the version that its data was made from, plus one (0: none yet, or being made); it is written after the data, so who reads it
+ * sees the data whole. Filling a form again while an older call still reads it would need a write to the weights during that call, which
+ * is the caller's race already.
  */
 #include "base/packs.h"
 #include "base/alloc.h"

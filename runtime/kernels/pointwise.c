@@ -1,9 +1,9 @@
 /* pointwise.c: the driver of elementwise operators, of writes in place and of conversion copies.
  *
- * A call is planned (sizes joined, a loop chosen, how each operand is fed) on the stack, then run in ranges of the flattened index
- * space; nothing is allocated. An operand is fed DIRECT (contiguous along the inner dimension, of the loop's type), as ONE element (a
- * loop variant takes the pointer), by SPLAT (constant along the inner dimension: a block filled with it) or by GATHER (staged block by
- * block with conversion). Small contiguous calls skip the plan.
+ * A call is planned (sizes joined, a loop chosen, how each operand is fed) on the stack, then run in ranges of the flattened index space;
+ * nothing is allocated. An operand is fed DIRECT (contiguous along the inner dimension, of the loop's type), as ONE element (a loop
+ * variant takes the pointer), by SPLAT (constant along the inner dimension: a block filled with it) or by GATHER (staged block by block
+ * with conversion). Small contiguous calls skip the plan.
  *
  * The result may be an operand's own buffer, at the same strides. Partial overlap is the caller's to resolve.
  */
@@ -85,9 +85,9 @@ static void run_range(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-/* An operand whose inner steps are long but which is contiguous along another dimension (a transposed one) would use little of each
- * cache line that a row touches. So rows are taken in strips, and such operands are turned around into tiles on the stack first. Items
- * are strips. */
+/* An operand whose inner steps are long but which is contiguous along another dimension (a transposed one) would use little of each cache
+ * line that a row touches. So rows are taken in strips, and such operands are turned around into tiles on the stack first. Items are
+ * strips. */
 enum { STRIP = 16, STRIP_COLS = 128 };
 typedef struct tiles { uint64_t tile[KK_MAX_OPERANDS][STRIP * STRIP_COLS]; } tiles;
 

@@ -1,9 +1,9 @@
 /* quantized.c: quantized_linear: x W^T (times a scale for each output) (plus a bias), W in bf16 or i8, everything else in f32.
  *
  * The product is that of the widened weights in the canonical order (base/gemm.h); the scale and the bias are separately rounded
- * operations after it. So the bits don't depend on which of two ways is taken: few rows and weights whose outputs are neighbours in
- * memory stream through quantized_isa.c, a quarter or half of the bytes that f32 would take; else the weights are widened, some columns
- * at a time, into the packed panels of the f32 product.
+ * operations after it. So the bits don't depend on which of two ways is taken: few rows and weights whose outputs are neighbours in memory
+ * stream through quantized_isa.c, a quarter or half of the bytes that f32 would take; else the weights are widened, some columns at a
+ * time, into the packed panels of the f32 product.
  */
 #include "base/alloc.h"
 #include "base/error.h"

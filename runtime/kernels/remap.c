@@ -1,7 +1,7 @@
 /* remap.c: operators that take the same elements from other places: flip, roll, repeat, pad, index_select, tril, triu.
  *
- * Each dimension of the result has a table of element offsets into x, -1 where the fill value stands; an element of the result is found
- * by adding up its dimensions' offsets. A last dimension whose table counts up in ones is copied as blocks.
+ * Each dimension of the result has a table of element offsets into x, -1 where the fill value stands; an element of the result is found by
+ * adding up its dimensions' offsets. A last dimension whose table counts up in ones is copied as blocks.
  */
 #include "base/alloc.h"
 #include "base/error.h"

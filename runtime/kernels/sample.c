@@ -1,5 +1,4 @@
-/* sample.c: randint, bernoulli, multinomial, randperm. base/philox.h says which element uses which random bits, and what is made of
- * them.
+/* sample.c: randint, bernoulli, multinomial, randperm. base/philox.h says which element uses which random bits, and what is made of them.
  *
  * All of them refuse values (randint and randperm once more: their faces did it, a graph from a file has none). The result is fresh, so
  * what was written of it by then doesn't matter.

@@ -1,8 +1,7 @@
 /* sort.c: sort, argsort, topk along a dimension, and the scans that order the same way: cummax, cummin.
  *
- * Elements become 64-bit keys whose order is that of the values: NaN above everything, both zeros equal; a descending order is that of
- * the inverted keys. Sorting is stable: equal values keep their order, in either direction. topk's results are the first k of that
- * order.
+ * Elements become 64-bit keys whose order is that of the values: NaN above everything, both zeros equal; a descending order is that of the
+ * inverted keys. Sorting is stable: equal values keep their order, in either direction. topk's results are the first k of that order.
  */
 #include "base/alloc.h"
 #include "base/error.h"

@@ -111,14 +111,8 @@ kn_status kernel_dropout(const kb_call *c)
     const kb_layout *l = c->in[0].layout;
     if (c->n_in < 4 || !c->in[2].layout || !c->in[3].layout)
         return kb_fail(KN_E_INTERNAL, "dropout was called without seed and offset");
-    random_job j = {.seed = (uint64_t)kk_scalar_i64(&c->in[2], 0),
-                    .offset = (uint64_t)kk_scalar_i64(&c->in[3], 0),
-                    .n = l->numel,
-                    .out = c->out[0].data,
-                    .dtype = c->out[0].layout->dtype,
-                    .x_dtype = l->dtype,
-                    .p = kk_scalar_f64(&c->in[1], 0.5),
-                    .x = &c->in[0]};
+    random_job j = {.seed = (uint64_t)kk_scalar_i64(&c->in[2], 0), .offset = (uint64_t)kk_scalar_i64(&c->in[3], 0), .n = l->numel,
+                    .out = c->out[0].data, .dtype = c->out[0].layout->dtype, .x_dtype = l->dtype, .p = kk_scalar_f64(&c->in[1], 0.5), .x = &c->in[0]};
     if (j.n == 0)
         return KN_OK;
     kk_nest_open(&j.nest, l->rank, l->sizes);

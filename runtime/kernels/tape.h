@@ -1,6 +1,6 @@
 /* tape.h: kernels that are written as a sequence of other kernels. Each step infers, allocates its result and runs; the first failure
- * sticks, and later steps do nothing. All results live until kk_tape_close. What a step gives has the bits that the operator of that
- * name has. */
+ * sticks, and later steps do nothing. All results live until kk_tape_close. What a step gives has the bits that the operator of that name
+ * has. */
 #ifndef KK_TAPE_H
 #define KK_TAPE_H
 #include "runtime/kernels/kernels.h"
@@ -14,10 +14,7 @@ typedef struct kk_tape {
 
 kb_buf kk_tape_op(kk_tape *t, kb_opcode op, int n_in, const kb_buf *in, const int64_t *words);
 static inline kb_buf kk_tape1(kk_tape *t, kb_opcode op, kb_buf a) { return kk_tape_op(t, op, 1, &a, NULL); }
-static inline kb_buf kk_tape2(kk_tape *t, kb_opcode op, kb_buf a, kb_buf b)
-{
-    return kk_tape_op(t, op, 2, (kb_buf[]){a, b}, (int64_t[]){0, 0});
-}
+static inline kb_buf kk_tape2(kk_tape *t, kb_opcode op, kb_buf a, kb_buf b) { return kk_tape_op(t, op, 2, (kb_buf[]){a, b}, (int64_t[]){0, 0}); }
 /* b in another dtype; itself when it has it already, or is absent. */
 kb_buf kk_tape_to(kk_tape *t, kb_buf b, kn_dtype d);
 /* A number as an operand; *v must stay. */

@@ -1,5 +1,5 @@
-/* unique.c: the different values of a tensor, by sorting (value, place) pairs: equal values in the order of their places, NaNs last,
- * each for itself. -0 and 0 are one value, the one that comes first. */
+/* unique.c: the different values of a tensor, by sorting (value, place) pairs: equal values in the order of their places, NaNs last, each
+ * for itself. -0 and 0 are one value, the one that comes first. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "runtime/kernels/kernels.h"

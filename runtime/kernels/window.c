@@ -1,5 +1,5 @@
-/* window.c: pooling and resizing. Planes (one channel of one image) are shared among threads; taps go in (kh, kw) order, those outside
- * are skipped.
+/* window.c: pooling and resizing. Planes (one channel of one image) are shared among threads; taps go in (kh, kw) order, those outside are
+ * skipped.
  *
  * A maximum is the first NaN, else the first largest, as argmax has it. An average adds up in the math type from its first element and
  * divides by the count. Adaptive windows run from floor(i n / m) to ceil((i + 1) n / m). Places of nearest and linear interpolation are
@@ -77,8 +77,7 @@ static void join_tap(const planes *p, const char *row, int64_t tap, int64_t from
     uint64_t stage[TILE];
     const kk_fold *f = &KB_ISA_PICK(kk_folds)(p->type)->fold[p->max ? KK_MAX : KK_SUM];
     int64_t shift = tap * p->dilation - p->padding;         /* input column of output column 0 */
-    int64_t lo = shift < 0 ? (-shift + p->stride - 1) / p->stride : 0,
-            hi = p->in[1] - shift > 0 ? (p->in[1] - shift - 1) / p->stride + 1 : 0;
+    int64_t lo = shift < 0 ? (-shift + p->stride - 1) / p->stride : 0, hi = p->in[1] - shift > 0 ? (p->in[1] - shift - 1) / p->stride + 1 : 0;
     lo = lo < from ? from : lo;
     hi = hi > to ? to : hi;
     if (lo >= hi)
@@ -100,10 +99,7 @@ static void window_row(const planes *p, const char *plane, const span *h, char *
     uint64_t acc[TILE];
     for (int64_t from = 0; from < p->out[1]; from += TILE) {
         int64_t n = p->out[1] - from < TILE ? p->out[1] - from : TILE;
-        kk_fill(acc,
-                p->type == KN_F32   ? (const void *)(p->max ? &least32 : &none32)
-                : p->type == KN_F64 ? (const void *)(p->max ? &least64 : &none64)
-                                    : &least,
+        kk_fill(acc, p->type == KN_F32 ? (const void *)(p->max ? &least32 : &none32) : p->type == KN_F64 ? (const void *)(p->max ? &least64 : &none64) : &least,
                 p->bytes, n);
         for (int64_t i = h->begin; i < h->end; i += h->step)
             for (int64_t tap = 0; tap < p->kernel; tap++)
@@ -129,13 +125,8 @@ static void window_row_f32(const planes *p, const char *plane, const span *h, ch
     lo = lo < n ? lo : n;
     hi = hi < lo ? lo : hi < n ? hi : n;
     if (lo < hi) {
-        const kk_pool pool = {.rows = (h->end - h->begin + h->step - 1) / h->step,
-                              .row = h->step * p->in[1],
-                              .taps = p->kernel,
-                              .tap = p->dilation,
-                              .stride = (int)p->stride,
-                              .max = p->max,
-                              .count = (float)(p->divisor ? p->divisor : h->count * p->spans[1][lo].count)};
+        const kk_pool pool = {.rows = (h->end - h->begin + h->step - 1) / h->step, .row = h->step * p->in[1], .taps = p->kernel, .tap = p->dilation,
+                              .stride = (int)p->stride, .max = p->max, .count = (float)(p->divisor ? p->divisor : h->count * p->spans[1][lo].count)};
         KB_ISA_PICK(kk_pool_row)
         (&pool, (const float *)(const void *)plane + h->begin * p->in[1] + lo * p->stride - p->padding, (float *)(void *)out + lo, hi - lo);
     }
@@ -287,10 +278,7 @@ static void free_planes(planes *p)
     }
 }
 
-static int64_t item_of(const int64_t *list, int i, int64_t fallback)
-{
-    return list[0] <= 0 ? fallback : list[0] == 1 ? list[1] : list[1 + i];
-}
+static int64_t item_of(const int64_t *list, int i, int64_t fallback) { return list[0] <= 0 ? fallback : list[0] == 1 ? list[1] : list[1 + i]; }
 
 static void pool_span(span *s, int64_t at, int64_t size, int64_t kernel, int64_t padding, int64_t dilation, bool count_padding)
 {
@@ -322,8 +310,7 @@ static kn_status pool(const kb_call *c, int n, bool max)
             p.dilation = max ? item_of(dilation, i, 1) : 1;
         }
         for (int64_t o = 0; o < p.out[d]; o++)
-            pool_span(&p.spans[d][o], o * step, p.in[d], k, i < 0 ? 0 : item_of(padding, i, 0), i < 0 || !max ? 1 : item_of(dilation, i, 1),
-                      count_padding);
+            pool_span(&p.spans[d][o], o * step, p.in[d], k, i < 0 ? 0 : item_of(padding, i, 0), i < 0 || !max ? 1 : item_of(dilation, i, 1), count_padding);
     }
     if (!s)
         s = run_planes(&p, c, n, window_range, &p);

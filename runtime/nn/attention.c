@@ -24,10 +24,7 @@ typedef struct MultiheadAttention {
 typedef Attention MultiheadAttention;
 
 /* Part i of the projections' weight or bias, which lie one behind the other. */
-static kn_tensor *third(const Attention *self, kn_tensor *all, int i)
-{
-    return all ? kn_narrow(all, 0, i * self->embed_dim, self->embed_dim) : NULL;
-}
+static kn_tensor *third(const Attention *self, kn_tensor *all, int i) { return all ? kn_narrow(all, 0, i * self->embed_dim, self->embed_dim) : NULL; }
 
 static kn_tensor *project(const Attention *self, kn_tensor *x, int i)
 {
@@ -71,10 +68,7 @@ static kn_tensor *with_added(const Attention *self, kn_tensor *x, kn_tensor *bia
 {
     int64_t batch = kn_size(x, 0), size = kn_size(x, 3);
     if (bias)
-        x = kn_cat(2,
-                   ((kn_tensor *[]){x, kn_expand(kn_reshape(bias, KN_SHAPE(1, self->num_heads, 1, size)),
-                                                 KN_SHAPE(batch, self->num_heads, 1, size))}),
-                   2);
+        x = kn_cat(2, ((kn_tensor *[]){x, kn_expand(kn_reshape(bias, KN_SHAPE(1, self->num_heads, 1, size)), KN_SHAPE(batch, self->num_heads, 1, size))}), 2);
     if (self->add_zero_attn)
         x = kn_cat(2, ((kn_tensor *[]){x, nn_zeros_by(x, KN_SHAPE(batch, self->num_heads, 1, size))}), 2);
     return x;
@@ -156,25 +150,13 @@ static kn_value attention_forward(Attention *self, kn_tensor *query, kn_tensor *
     return kn_tuple(y, weights);
 }
 
-static const kn_field attention_fields[] = {KN_PARAM(Attention, in_proj_weight),
-                                            KN_PARAM(Attention, q_proj_weight),
-                                            KN_PARAM(Attention, k_proj_weight),
-                                            KN_PARAM(Attention, v_proj_weight),
-                                            KN_PARAM(Attention, in_proj_bias),
-                                            KN_PARAM(Attention, bias_k),
-                                            KN_PARAM(Attention, bias_v),
-                                            KN_BUFFER(Attention, in_proj_weight_scale),
-                                            KN_BUFFER(Attention, q_proj_weight_scale),
-                                            KN_BUFFER(Attention, k_proj_weight_scale),
-                                            KN_BUFFER(Attention, v_proj_weight_scale),
-                                            KN_CHILD(Attention, out_proj),
-                                            KN_ATTR(Attention, quantized),
-                                            KN_ATTR(Attention, embed_dim),
-                                            KN_ATTR(Attention, num_heads),
-                                            KN_ATTR(Attention, dropout),
-                                            KN_ATTR(Attention, batch_first),
-                                            KN_ATTR(Attention, add_zero_attn),
-                                            KN_FIELDS_END};
+static const kn_field attention_fields[] = {
+    KN_PARAM(Attention, in_proj_weight), KN_PARAM(Attention, q_proj_weight), KN_PARAM(Attention, k_proj_weight), KN_PARAM(Attention, v_proj_weight),
+    KN_PARAM(Attention, in_proj_bias), KN_PARAM(Attention, bias_k), KN_PARAM(Attention, bias_v),
+    KN_BUFFER(Attention, in_proj_weight_scale), KN_BUFFER(Attention, q_proj_weight_scale), KN_BUFFER(Attention, k_proj_weight_scale),
+    KN_BUFFER(Attention, v_proj_weight_scale), KN_CHILD(Attention, out_proj), KN_ATTR(Attention, quantized), KN_ATTR(Attention, embed_dim),
+    KN_ATTR(Attention, num_heads), KN_ATTR(Attention, dropout), KN_ATTR(Attention, batch_first), KN_ATTR(Attention, add_zero_attn), KN_FIELDS_END
+};
 KN_DEFINE_CLASS(attention_class, MultiheadAttention, attention_forward, attention_fields, value,
     (tensor, tensor, tensor, optional, any, optional, any, any));
 

@@ -1,9 +1,9 @@
-/* batch_norm.c: BatchNorm over a batch's channels, with running statistics in buffers; InstanceNorm over each image's channels, with
- * them if asked for.
+/* batch_norm.c: BatchNorm over a batch's channels, with running statistics in buffers; InstanceNorm over each image's channels, with them
+ * if asked for.
  *
- * In training, or where nothing is tracked, the batch's own statistics are used; a training call also moves the buffers: running = (1 -
- * m) running + m batch, and counts itself in num_batches_tracked (an InstanceNorm doesn't, as PyTorch's). Refused: an input of another
- * rank; statistics of one value.
+ * In training, or where nothing is tracked, the batch's own statistics are used; a training call also moves the buffers: running = (1 - m)
+ * running + m batch, and counts itself in num_batches_tracked (an InstanceNorm doesn't, as PyTorch's). Refused: an input of another rank;
+ * statistics of one value.
  */
 #define KN_SITE "nn.BatchNorm"
 #include "runtime/nn/nn.h"
@@ -65,15 +65,10 @@ static kn_tensor *batch_norm_forward(BatchNorm *self, kn_tensor *x)
     return r.output;
 }
 
-static const kn_field batch_norm_fields[] = {KN_PARAM(BatchNorm, weight),
-                                             KN_PARAM(BatchNorm, bias),
-                                             KN_BUFFER(BatchNorm, running_mean),
-                                             KN_BUFFER(BatchNorm, running_var),
-                                             KN_BUFFER(BatchNorm, num_batches_tracked),
-                                             KN_ATTR(BatchNorm, eps),
-                                             KN_ATTR(BatchNorm, momentum),
-                                             KN_ATTR(BatchNorm, cumulative),
-                                             KN_FIELDS_END};
+static const kn_field batch_norm_fields[] = {
+    KN_PARAM(BatchNorm, weight), KN_PARAM(BatchNorm, bias), KN_BUFFER(BatchNorm, running_mean), KN_BUFFER(BatchNorm, running_var),
+    KN_BUFFER(BatchNorm, num_batches_tracked), KN_ATTR(BatchNorm, eps), KN_ATTR(BatchNorm, momentum), KN_ATTR(BatchNorm, cumulative), KN_FIELDS_END
+};
 KN_DEFINE_CLASS(batch_norm1d_class, BatchNorm1d, batch_norm_forward, batch_norm_fields, tensor, (tensor));
 KN_DEFINE_CLASS(batch_norm2d_class, BatchNorm2d, batch_norm_forward, batch_norm_fields, tensor, (tensor));
 
@@ -99,15 +94,9 @@ static kn_module *batch_norm(int64_t spatial, int64_t features, const kn_nn_norm
     return KN_BASE((kn_new)(spatial == 1 ? &batch_norm1d_class : &batch_norm2d_class, sizeof init, &init, KN_SITE));
 }
 
-kn_module *(kn_nn_batch_norm1d)(int64_t features, const kn_nn_norm_options *o, size_t size)
-{
-    return batch_norm(1, features, o, size, false);
-}
+kn_module *(kn_nn_batch_norm1d)(int64_t features, const kn_nn_norm_options *o, size_t size) { return batch_norm(1, features, o, size, false); }
 
-kn_module *(kn_nn_batch_norm2d)(int64_t features, const kn_nn_norm_options *o, size_t size)
-{
-    return batch_norm(2, features, o, size, false);
-}
+kn_module *(kn_nn_batch_norm2d)(int64_t features, const kn_nn_norm_options *o, size_t size) { return batch_norm(2, features, o, size, false); }
 
 static kn_nn_norm_options options_of(const kn_value *a)
 {
@@ -152,8 +141,7 @@ static kn_tensor *tracked(InstanceNorm *self, kn_tensor *x)
     sizes[0] = 1;
     sizes[1] = n * self->features;
     kn_tensor *mean = kn_repeat(self->running_mean, KN_SHAPE(n)), *var = kn_repeat(self->running_var, KN_SHAPE(n));
-    kn_tensor *weight = self->weight ? kn_repeat(self->weight, KN_SHAPE(n)) : NULL,
-              *bias = self->bias ? kn_repeat(self->bias, KN_SHAPE(n)) : NULL;
+    kn_tensor *weight = self->weight ? kn_repeat(self->weight, KN_SHAPE(n)) : NULL, *bias = self->bias ? kn_repeat(self->bias, KN_SHAPE(n)) : NULL;
     kn_batch_norm_result r = kn_batch_norm(kn_reshape(x, ((kn_shape){s.rank, sizes})), weight, bias, mean, var, .training = training,
         .momentum = kn_value_double(self->momentum), .eps = kn_value_double(self->eps));
     if (training && !nn_failed(r.output)) {
@@ -182,14 +170,10 @@ static kn_tensor *instance_norm_forward(InstanceNorm *self, kn_tensor *x)
     return alone ? kn_squeeze(y, 0) : y;
 }
 
-static const kn_field instance_norm_fields[] = {KN_PARAM(InstanceNorm, weight),
-                                                KN_PARAM(InstanceNorm, bias),
-                                                KN_BUFFER(InstanceNorm, running_mean),
-                                                KN_BUFFER(InstanceNorm, running_var),
-                                                KN_BUFFER(InstanceNorm, num_batches_tracked),
-                                                KN_ATTR(InstanceNorm, eps),
-                                                KN_ATTR(InstanceNorm, momentum),
-                                                KN_FIELDS_END};
+static const kn_field instance_norm_fields[] = {
+    KN_PARAM(InstanceNorm, weight), KN_PARAM(InstanceNorm, bias), KN_BUFFER(InstanceNorm, running_mean), KN_BUFFER(InstanceNorm, running_var),
+    KN_BUFFER(InstanceNorm, num_batches_tracked), KN_ATTR(InstanceNorm, eps), KN_ATTR(InstanceNorm, momentum), KN_FIELDS_END
+};
 KN_DEFINE_CLASS(instance_norm1d_class, InstanceNorm1d, instance_norm_forward, instance_norm_fields, tensor, (tensor));
 KN_DEFINE_CLASS(instance_norm2d_class, InstanceNorm2d, instance_norm_forward, instance_norm_fields, tensor, (tensor));
 
@@ -215,15 +199,9 @@ static kn_module *instance_norm(int64_t spatial, int64_t features, const kn_nn_n
     return KN_BASE((kn_new)(spatial == 1 ? &instance_norm1d_class : &instance_norm2d_class, sizeof init, &init, KN_SITE));
 }
 
-kn_module *(kn_nn_instance_norm1d)(int64_t features, const kn_nn_norm_options *o, size_t size)
-{
-    return instance_norm(1, features, o, size, false);
-}
+kn_module *(kn_nn_instance_norm1d)(int64_t features, const kn_nn_norm_options *o, size_t size) { return instance_norm(1, features, o, size, false); }
 
-kn_module *(kn_nn_instance_norm2d)(int64_t features, const kn_nn_norm_options *o, size_t size)
-{
-    return instance_norm(2, features, o, size, false);
-}
+kn_module *(kn_nn_instance_norm2d)(int64_t features, const kn_nn_norm_options *o, size_t size) { return instance_norm(2, features, o, size, false); }
 
 static kn_module *instance_norm_by_name(int64_t spatial, const kn_value *a)
 {

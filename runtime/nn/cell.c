@@ -36,8 +36,9 @@ static kn_value cell_forward(Cell *self, kn_tensor *x, kn_value state)
     return lstm && !nn_failed(s.h) ? kn_tuple(s.h, s.c) : kn_value_tensor(s.h);
 }
 
-static const kn_field cell_fields[] = {KN_PARAM(Cell, weight_ih), KN_PARAM(Cell, weight_hh),  KN_PARAM(Cell, bias_ih),
-                                       KN_PARAM(Cell, bias_hh),   KN_ATTR(Cell, hidden_size), KN_FIELDS_END};
+static const kn_field cell_fields[] = {
+    KN_PARAM(Cell, weight_ih), KN_PARAM(Cell, weight_hh), KN_PARAM(Cell, bias_ih), KN_PARAM(Cell, bias_hh), KN_ATTR(Cell, hidden_size), KN_FIELDS_END
+};
 KN_DEFINE_CLASS(rnn_cell_class, RNNCell, cell_forward, cell_fields, value, (tensor, any));
 KN_DEFINE_CLASS(lstm_cell_class, LSTMCell, cell_forward, cell_fields, value, (tensor, any));
 KN_DEFINE_CLASS(gru_cell_class, GRUCell, cell_forward, cell_fields, value, (tensor, any));
@@ -56,32 +57,16 @@ static kn_module *make(nn_rnn_kind kind, const kn_class *c, int64_t in, int64_t 
     kn_dtype d = nn_dtype(o->dtype);
     kn_tensor *ih = nn_uniform(d, KN_SHAPE(rows, in), width), *hh = nn_uniform(d, KN_SHAPE(rows, hidden), width);
     return KN_BASE(kn_new(Cell, c, .kind = w == words[1] ? NN_RNN_RELU : kind, .hidden_size = hidden, .weight_ih = ih, .weight_hh = hh,
-                          .bias_ih = o->no_bias ? NULL : nn_uniform(d, KN_SHAPE(rows), width),
-                          .bias_hh = o->no_bias ? NULL : nn_uniform(d, KN_SHAPE(rows), width)));
+        .bias_ih = o->no_bias ? NULL : nn_uniform(d, KN_SHAPE(rows), width), .bias_hh = o->no_bias ? NULL : nn_uniform(d, KN_SHAPE(rows), width)));
 }
 
-kn_module *(kn_nn_rnn_cell)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size)
-{
-    return make(NN_RNN_TANH, &rnn_cell_class, in, hidden, o, size);
-}
-kn_module *(kn_nn_lstm_cell)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size)
-{
-    return make(NN_LSTM, &lstm_cell_class, in, hidden, o, size);
-}
-kn_module *(kn_nn_gru_cell)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size)
-{
-    return make(NN_GRU, &gru_cell_class, in, hidden, o, size);
-}
+kn_module *(kn_nn_rnn_cell)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size) { return make(NN_RNN_TANH, &rnn_cell_class, in, hidden, o, size); }
+kn_module *(kn_nn_lstm_cell)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size) { return make(NN_LSTM, &lstm_cell_class, in, hidden, o, size); }
+kn_module *(kn_nn_gru_cell)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size) { return make(NN_GRU, &gru_cell_class, in, hidden, o, size); }
 
 kn_module *nn_new_RNNCell(const kn_value *a)
 {
     return kn_nn_rnn_cell(a[0].as.i, a[1].as.i, .no_bias = !a[2].as.i, .nonlinearity = a[3].as.string, .dtype = (kn_dtype)a[4].as.i);
 }
-kn_module *nn_new_LSTMCell(const kn_value *a)
-{
-    return kn_nn_lstm_cell(a[0].as.i, a[1].as.i, .no_bias = !a[2].as.i, .dtype = (kn_dtype)a[3].as.i);
-}
-kn_module *nn_new_GRUCell(const kn_value *a)
-{
-    return kn_nn_gru_cell(a[0].as.i, a[1].as.i, .no_bias = !a[2].as.i, .dtype = (kn_dtype)a[3].as.i);
-}
+kn_module *nn_new_LSTMCell(const kn_value *a) { return kn_nn_lstm_cell(a[0].as.i, a[1].as.i, .no_bias = !a[2].as.i, .dtype = (kn_dtype)a[3].as.i); }
+kn_module *nn_new_GRUCell(const kn_value *a) { return kn_nn_gru_cell(a[0].as.i, a[1].as.i, .no_bias = !a[2].as.i, .dtype = (kn_dtype)a[3].as.i); }

@@ -76,8 +76,7 @@ static kn_class *dict_class(size_t n, const char *const *names)
     char *end = (char *)(fields + n + 1);
     for (size_t i = 0; i < n; i++) {
         size_t length = strlen(names[i]) + 1;
-        fields[i] = (kn_field){memcpy(end, names[i], length), KN_FIELD_CHILD, (uint32_t)(offsetof(Dict, items) + i * sizeof(kn_module *)),
-                               0, 0};
+        fields[i] = (kn_field){memcpy(end, names[i], length), KN_FIELD_CHILD, (uint32_t)(offsetof(Dict, items) + i * sizeof(kn_module *)), 0, 0};
         end += length;
     }
     *c = (kn_class){.abi = sizeof *c, .size = (uint32_t)(sizeof(Dict) + n * sizeof(kn_module *)), .name = "ModuleDict", .fields = fields, .checked_arity = -1};

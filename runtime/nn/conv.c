@@ -145,15 +145,9 @@ static kn_module *make(const kn_class *c, int64_t in, int64_t out, int64_t kerne
     return KN_BASE((kn_new)(c, sizeof v, &v, KN_SITE));
 }
 
-kn_module *(kn_nn_conv1d)(int64_t in, int64_t out, int64_t kernel, const kn_nn_conv_options *o, size_t size)
-{
-    return make(&conv1d_class, in, out, kernel, o, size);
-}
+kn_module *(kn_nn_conv1d)(int64_t in, int64_t out, int64_t kernel, const kn_nn_conv_options *o, size_t size) { return make(&conv1d_class, in, out, kernel, o, size); }
 
-kn_module *(kn_nn_conv2d)(int64_t in, int64_t out, int64_t kernel, const kn_nn_conv_options *o, size_t size)
-{
-    return make(&conv2d_class, in, out, kernel, o, size);
-}
+kn_module *(kn_nn_conv2d)(int64_t in, int64_t out, int64_t kernel, const kn_nn_conv_options *o, size_t size) { return make(&conv2d_class, in, out, kernel, o, size); }
 
 kn_module *(kn_nn_conv_transpose1d)(int64_t in, int64_t out, int64_t kernel, const kn_nn_conv_options *o, size_t size)
 {

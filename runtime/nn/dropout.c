@@ -1,5 +1,5 @@
-/* dropout.c: Dropout, and those that drop whole channels: nothing happens out of training, and the random numbers come from the
- * library's seeded generator. */
+/* dropout.c: Dropout, and those that drop whole channels: nothing happens out of training, and the random numbers come from the library's
+ * seeded generator. */
 #define KN_SITE "nn.Dropout"
 #include "runtime/nn/nn.h"
 

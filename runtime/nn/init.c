@@ -79,15 +79,9 @@ static kn_tensor *xavier(kn_tensor *t, double gain, bool normal, const char *who
     return normal ? kn_init_normal_(t, 0, std, site) : kn_init_uniform_(t, -width, width, site);
 }
 
-kn_tensor *kn_init_xavier_uniform_(kn_tensor *t, double gain, const char *site)
-{
-    return xavier(t, gain, false, "init_xavier_uniform_", site);
-}
+kn_tensor *kn_init_xavier_uniform_(kn_tensor *t, double gain, const char *site) { return xavier(t, gain, false, "init_xavier_uniform_", site); }
 
-kn_tensor *kn_init_xavier_normal_(kn_tensor *t, double gain, const char *site)
-{
-    return xavier(t, gain, true, "init_xavier_normal_", site);
-}
+kn_tensor *kn_init_xavier_normal_(kn_tensor *t, double gain, const char *site) { return xavier(t, gain, true, "init_xavier_normal_", site); }
 
 /* torch.nn.init.calculate_gain */
 static bool gain_of(const kn_init_options *o, double *gain)

@@ -19,13 +19,10 @@ static kn_tensor *linear_forward(Linear *self, kn_tensor *x)
     return self->quantized ? kn_quantized_linear(x, self->weight, self->weight_scale, self->bias) : kn_linear(x, self->weight, self->bias);
 }
 
-static const kn_field linear_fields[] = {KN_PARAM(Linear, weight),
-                                         KN_PARAM(Linear, bias),
-                                         KN_BUFFER(Linear, weight_scale),
-                                         KN_ATTR(Linear, in_features),
-                                         KN_ATTR(Linear, out_features),
-                                         KN_ATTR(Linear, quantized),
-                                         KN_FIELDS_END};
+static const kn_field linear_fields[] = {
+    KN_PARAM(Linear, weight), KN_PARAM(Linear, bias), KN_BUFFER(Linear, weight_scale), KN_ATTR(Linear, in_features), KN_ATTR(Linear, out_features),
+    KN_ATTR(Linear, quantized), KN_FIELDS_END
+};
 KN_DEFINE_CLASS(linear_class, Linear, linear_forward, linear_fields, tensor, (tensor));
 
 int nn_weights_of_linear(kn_module *m, nn_weight *w)

@@ -139,9 +139,7 @@ static kn_value fallback_of(const param *a)
 {
     if (!a->has_default)
         return kn_none();
-    return a->kind == 'f' || a->kind == 'F' ? kn_value_double(a->fallback)
-           : a->kind == 'b'                 ? kn_value_bool(a->fallback != 0)
-                                            : kn_value_int((int64_t)a->fallback);
+    return a->kind == 'f' || a->kind == 'F' ? kn_value_double(a->fallback) : a->kind == 'b' ? kn_value_bool(a->fallback != 0) : kn_value_int((int64_t)a->fallback);
 }
 
 /* Every key of the dict is an argument's name, and none was given by position too. */
@@ -179,8 +177,8 @@ kn_status nn_arguments(const char *class_name, size_t n, const kn_value *args, k
             return kb_fail(KN_E_VALUE, "%s: argument '%s' is missing; the constructor takes (%s)", r->name, a.name, r->schema);
         out[count] = fallback_of(&a);
         if (given && !convert(&a, v, &out[count]))
-            return kb_fail(KN_E_VALUE, "%s: argument '%s' must be %s, not %s; the constructor takes (%s)", r->name, a.name,
-                           kind_name(&a, (char[64]){0}), rt_value_name(v), r->schema);
+            return kb_fail(KN_E_VALUE, "%s: argument '%s' must be %s, not %s; the constructor takes (%s)", r->name, a.name, kind_name(&a, (char[64]){0}),
+                rt_value_name(v), r->schema);
     }
     if (n > count)
         return kb_fail(KN_E_VALUE, "%s: %zu arguments are given; the constructor takes (%s)", r->name, n, r->schema);

@@ -18,8 +18,7 @@ enum { NN_MAX_PARAMS = 20 };
 #include "runtime/nn/classes.def"
 #undef NN_CLASS
 
-/* Values for `class_name`'s schema from positional arguments and a dict (or none): out has room for NN_MAX_PARAMS. Records what is
- * wrong. */
+/* Values for `class_name`'s schema from positional arguments and a dict (or none): out has room for NN_MAX_PARAMS. Records what is wrong. */
 kn_status nn_arguments(const char *class_name, size_t n, const kn_value *args, kn_value dict, kn_value *out);
 
 /* n ints of a value that is one int, a tuple of n, or none (then `fallback`). */

@@ -9,10 +9,7 @@ typedef LayerNorm RMSNorm;
 
 static kn_shape shape_of(const LayerNorm *self) { return (kn_shape){self->rank, self->sizes}; }
 
-static kn_tensor *layer_norm_forward(LayerNorm *self, kn_tensor *x)
-{
-    return kn_layer_norm(x, shape_of(self), self->weight, self->bias, self->eps);
-}
+static kn_tensor *layer_norm_forward(LayerNorm *self, kn_tensor *x) { return kn_layer_norm(x, shape_of(self), self->weight, self->bias, self->eps); }
 
 /* What stands for eps where it is left out: torch.finfo(dtype).eps. */
 static double epsilon(kn_dtype d) { return d == KN_F64 ? DBL_EPSILON : d == KN_F16 ? 0x1p-10 : d == KN_BF16 ? 0x1p-7 : FLT_EPSILON; }
@@ -48,10 +45,7 @@ static kn_module *make(const kn_class *c, int64_t dim, const kn_nn_layer_norm_op
     return KN_BASE((kn_new)(c, sizeof init, &init, KN_SITE));
 }
 
-kn_module *(kn_nn_layer_norm)(int64_t dim, const kn_nn_layer_norm_options *o, size_t size)
-{
-    return make(&layer_norm_class, dim, o, size, 1e-5);
-}
+kn_module *(kn_nn_layer_norm)(int64_t dim, const kn_nn_layer_norm_options *o, size_t size) { return make(&layer_norm_class, dim, o, size, 1e-5); }
 
 kn_module *(kn_nn_rms_norm)(int64_t dim, const kn_nn_layer_norm_options *o, size_t size) { return make(&rms_norm_class, dim, o, size, 0); }
 
@@ -77,10 +71,7 @@ kn_module *nn_new_RMSNorm(const kn_value *a)
 #define KN_SITE "nn.GroupNorm"
 typedef struct GroupNorm { kn_module base; kn_tensor *weight, *bias; int64_t num_groups; double eps; } GroupNorm;
 
-static kn_tensor *group_norm_forward(GroupNorm *self, kn_tensor *x)
-{
-    return kn_group_norm(x, self->num_groups, self->weight, self->bias, self->eps);
-}
+static kn_tensor *group_norm_forward(GroupNorm *self, kn_tensor *x) { return kn_group_norm(x, self->num_groups, self->weight, self->bias, self->eps); }
 
 static const kn_field group_norm_fields[] = {
     KN_PARAM(GroupNorm, weight), KN_PARAM(GroupNorm, bias), KN_ATTR(GroupNorm, num_groups), KN_ATTR(GroupNorm, eps), KN_FIELDS_END
@@ -106,7 +97,4 @@ kn_module *(kn_nn_group_norm)(int64_t groups, int64_t channels, const kn_nn_norm
     return o ? group_norm(groups, channels, o->eps != 0 ? o->eps : 1e-5, !o->no_affine, nn_dtype(o->dtype)) : NULL;
 }
 
-kn_module *nn_new_GroupNorm(const kn_value *a)
-{
-    return group_norm(a[0].as.i, a[1].as.i, a[2].as.d, a[3].as.i, nn_dtype((kn_dtype)a[4].as.i));
-}
+kn_module *nn_new_GroupNorm(const kn_value *a) { return group_norm(a[0].as.i, a[1].as.i, a[2].as.d, a[3].as.i, nn_dtype((kn_dtype)a[4].as.i)); }

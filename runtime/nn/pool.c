@@ -1,5 +1,5 @@
-/* pool.c: pooling by fixed and by adaptive windows; Upsample. Refused: return_indices, which no operator here gives; a scale that
- * doesn't make a whole size. */
+/* pool.c: pooling by fixed and by adaptive windows; Upsample. Refused: return_indices, which no operator here gives; a scale that doesn't
+ * make a whole size. */
 #define KN_SITE "nn.pool"
 #include "runtime/nn/nn.h"
 #include <math.h>
@@ -116,15 +116,9 @@ typedef AdaptivePool AdaptiveMaxPool2d;
 
 static kn_tensor *adaptive_avg1d_forward(AdaptivePool *self, kn_tensor *x) { return kn_adaptive_avg_pool1d(x, KN_SHAPE(self->size[0])); }
 
-static kn_tensor *adaptive_avg2d_forward(AdaptivePool *self, kn_tensor *x)
-{
-    return kn_adaptive_avg_pool2d(x, KN_SHAPE(self->size[0], self->size[1]));
-}
+static kn_tensor *adaptive_avg2d_forward(AdaptivePool *self, kn_tensor *x) { return kn_adaptive_avg_pool2d(x, KN_SHAPE(self->size[0], self->size[1])); }
 
-static kn_tensor *adaptive_max2d_forward(AdaptivePool *self, kn_tensor *x)
-{
-    return kn_adaptive_max_pool2d(x, KN_SHAPE(self->size[0], self->size[1]));
-}
+static kn_tensor *adaptive_max2d_forward(AdaptivePool *self, kn_tensor *x) { return kn_adaptive_max_pool2d(x, KN_SHAPE(self->size[0], self->size[1])); }
 
 static const kn_field no_fields[] = {KN_FIELDS_END};
 KN_DEFINE_CLASS(adaptive_avg1d_class, AdaptiveAvgPool1d, adaptive_avg1d_forward, no_fields, tensor, (tensor));
@@ -159,8 +153,7 @@ kn_module *nn_new_AdaptiveMaxPool2d(const kn_value *a)
 /* ---- Upsample ---------------------------------------------------------------------------------------------------------------------------------- */
 typedef struct Upsample { kn_module base; int64_t size[2]; double scale[2]; const char *mode; bool align_corners; } Upsample;
 
-/* As many sizes as x has spatial dimensions; size × scale must be whole, since PyTorch's coordinates follow the scale and ours the
- * sizes. */
+/* As many sizes as x has spatial dimensions; size × scale must be whole, since PyTorch's coordinates follow the scale and ours the sizes. */
 static kn_tensor *upsample_forward(Upsample *self, kn_tensor *x)
 {
     int64_t dims = kn_rank(x) - 2, size[2];

@@ -29,8 +29,7 @@ static kn_status quantize(changes *c, nn_weight to, const char *path)
     kn_tensor *low = c->dtype == KN_I8 && kn_numel(w) ? to_i8(w, &one.scale) : kn_to(w, c->dtype);
     one.weight = kn_transpose(kn_contiguous(kn_transpose(low, 0, 1)), 0, 1);
     if (kn_failed(one.weight) || (one.scale && kn_failed(one.scale)))
-        return kb_fail(KN_E_MEMORY, "kn_quantize_weights: \"%s\": %s", path,
-                       kn_tensor_error(kn_failed(one.weight) ? one.weight : one.scale));
+        return kb_fail(KN_E_MEMORY, "kn_quantize_weights: \"%s\": %s", path, kn_tensor_error(kn_failed(one.weight) ? one.weight : one.scale));
     return KB_PUSH(&c->v, &c->n, &c->cap, one) ? KN_OK : kb_error_status();
 }
 

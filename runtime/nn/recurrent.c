@@ -1,8 +1,8 @@
 /* recurrent.c: RNN, LSTM and GRU: layers over a sequence, in both directions if asked for.
  *
- * The products with the inputs of all steps are one product; each step adds the product with the state. Parameters are named as
- * PyTorch's, "weight_ih_l0", "bias_hh_l1_reverse" …, so their number depends on the options: such a module's class is made at run time,
- * with its table of fields, in one block that the instance owns (rt_new_of_block). Gates lie in PyTorch's order: i f g o, and r z n.
+ * The products with the inputs of all steps are one product; each step adds the product with the state. Parameters are named as PyTorch's,
+ * "weight_ih_l0", "bias_hh_l1_reverse" …, so their number depends on the options: such a module's class is made at run time, with its
+ * table of fields, in one block that the instance owns (rt_new_of_block). Gates lie in PyTorch's order: i f g o, and r z n.
  * Refused: more than 64 layers; proj_size of anything but an LSTM; a state of another form than PyTorch's.
  */
 #define KN_SITE "nn.Recurrent"
@@ -156,10 +156,7 @@ static kn_value recurrent_forward(Recurrent *self, kn_tensor *x, kn_value state)
 }
 
 /* ---- making one --------------------------------------------------------------------------------------------------------------------------------- */
-static kn_value thunk(kn_fn fn, void *self, const kn_value *a)
-{
-    return ((kn_value(*)(Recurrent *, kn_tensor *, kn_value))fn)(self, a[0].as.tensor, a[1]);
-}
+static kn_value thunk(kn_fn fn, void *self, const kn_value *a) { return ((kn_value(*)(Recurrent *, kn_tensor *, kn_value))fn)(self, a[0].as.tensor, a[1]); }
 
 enum { NAME = 32, ATTRS = 5 };
 typedef struct block { kn_class c; kn_field fields[]; } block;       /* names lie behind the fields */
@@ -181,19 +178,10 @@ static block *class_of(const char *name, int64_t layers, int64_t directions)
         size_t cell = i / PER_CELL;
         snprintf(names + i * NAME, NAME, "%s_l%zu%s", parts[i % PER_CELL], cell / (size_t)directions,
                  cell % (size_t)directions ? "_reverse" : "");
-        b->fields[i] = (kn_field){names + i * NAME, KN_FIELD_PARAM, (uint32_t)(offsetof(Recurrent, params) + i * sizeof(kn_tensor *)), 0,
-                                  0};
+        b->fields[i] = (kn_field){names + i * NAME, KN_FIELD_PARAM, (uint32_t)(offsetof(Recurrent, params) + i * sizeof(kn_tensor *)), 0, 0};
     }
     memcpy(b->fields + n, attrs, sizeof attrs);
-    b->c = (kn_class){sizeof(kn_class),
-                      (uint32_t)(sizeof(Recurrent) + n * sizeof(kn_tensor *)),
-                      name,
-                      "V(T,V?)",
-                      (kn_fn)recurrent_forward,
-                      thunk,
-                      b->fields,
-                      -1,
-                      NULL};
+    b->c = (kn_class){sizeof(kn_class), (uint32_t)(sizeof(Recurrent) + n * sizeof(kn_tensor *)), name, "V(T,V?)", (kn_fn)recurrent_forward, thunk, b->fields, -1, NULL};
     return b;
 }
 
@@ -216,10 +204,8 @@ static kn_module *make(nn_rnn_kind kind, const char *name, int64_t in, int64_t h
     KN_SCOPE;
     int64_t layers = o->num_layers ? o->num_layers : 1, directions = o->bidirectional ? 2 : 1;
     if (in < 1 || hidden < 1 || layers < 1 || layers > MAX_LAYERS || !(o->dropout >= 0 && o->dropout <= 1)) {
-        kb_fail(KN_E_VALUE,
-                "%s: input_size %lld, hidden_size %lld, num_layers %lld, dropout %g; sizes must be positive, layers at most %d, dropout "
-                "between 0 and 1",
-                name, (long long)in, (long long)hidden, (long long)layers, o->dropout, MAX_LAYERS);
+        kb_fail(KN_E_VALUE, "%s: input_size %lld, hidden_size %lld, num_layers %lld, dropout %g; sizes must be positive, layers at most %d, dropout between 0 and 1", name,
+            (long long)in, (long long)hidden, (long long)layers, o->dropout, MAX_LAYERS);
         return NULL;
     }
     if (o->proj_size && (kind != NN_LSTM || o->proj_size < 0 || o->proj_size >= hidden)) {
@@ -258,18 +244,9 @@ static kn_module *make_checked(nn_rnn_kind kind, const char *name, int64_t in, i
     return make(kind, name, in, hidden, o);
 }
 
-kn_module *(kn_nn_rnn)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size)
-{
-    return make_checked(NN_RNN_TANH, "RNN", in, hidden, o, size);
-}
-kn_module *(kn_nn_lstm)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size)
-{
-    return make_checked(NN_LSTM, "LSTM", in, hidden, o, size);
-}
-kn_module *(kn_nn_gru)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size)
-{
-    return make_checked(NN_GRU, "GRU", in, hidden, o, size);
-}
+kn_module *(kn_nn_rnn)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size) { return make_checked(NN_RNN_TANH, "RNN", in, hidden, o, size); }
+kn_module *(kn_nn_lstm)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size) { return make_checked(NN_LSTM, "LSTM", in, hidden, o, size); }
+kn_module *(kn_nn_gru)(int64_t in, int64_t hidden, const kn_nn_rnn_options *o, size_t size) { return make_checked(NN_GRU, "GRU", in, hidden, o, size); }
 
 kn_module *nn_new_RNN(const kn_value *a)
 {

@@ -22,10 +22,7 @@ static kn_tensor *flatten_forward(Flatten *self, kn_tensor *x) { return kn_flatt
 static const kn_field flatten_fields[] = {KN_ATTR(Flatten, start_dim), KN_ATTR(Flatten, end_dim), KN_FIELDS_END};
 KN_DEFINE_CLASS(flatten_class, Flatten, flatten_forward, flatten_fields, tensor, (tensor));
 
-kn_module *kn_nn_flatten(int start_dim, int end_dim)
-{
-    return KN_BASE(kn_new(Flatten, &flatten_class, .start_dim = start_dim, .end_dim = end_dim));
-}
+kn_module *kn_nn_flatten(int start_dim, int end_dim) { return KN_BASE(kn_new(Flatten, &flatten_class, .start_dim = start_dim, .end_dim = end_dim)); }
 
 kn_module *nn_new_Flatten(const kn_value *a) { return kn_nn_flatten((int)a[0].as.i, (int)a[1].as.i); }
 
@@ -118,10 +115,7 @@ kn_module *nn_new_PixelUnshuffle(const kn_value *a) { return kn_nn_pixel_unshuff
 /* ---- padding ------------------------------------------------------------------------------------------------------------------------------- */
 typedef struct Pad { kn_module base; const char *mode; double value; int64_t n, pad[4]; } Pad;
 
-static kn_tensor *pad_forward(Pad *self, kn_tensor *x)
-{
-    return kn_pad(x, ((kn_shape){self->n, self->pad}), .mode = self->mode, .value = self->value);
-}
+static kn_tensor *pad_forward(Pad *self, kn_tensor *x) { return kn_pad(x, ((kn_shape){self->n, self->pad}), .mode = self->mode, .value = self->value); }
 
 static const kn_field pad_fields[] = {KN_ATTR(Pad, mode), KN_ATTR(Pad, value), KN_FIELDS_END};
 

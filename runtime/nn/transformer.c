@@ -1,5 +1,5 @@
-/* transformer.c: TransformerEncoderLayer and TransformerDecoderLayer, with normalisation after (as in the paper) or before each part,
- * and TransformerEncoder, a stack of layers made alike.
+/* transformer.c: TransformerEncoderLayer and TransformerDecoderLayer, with normalisation after (as in the paper) or before each part, and
+ * TransformerEncoder, a stack of layers made alike.
  */
 #define KN_SITE "nn.Transformer"
 #include "runtime/nn/nn.h"
@@ -58,24 +58,15 @@ static kn_tensor *decoder_layer_forward(Layer *self, kn_tensor *x, kn_tensor *me
     return kn_call(self->norm3, kn_add(x, feed_forward(self, x, self->dropout3)));
 }
 
-static const kn_field encoder_layer_fields[] = {KN_CHILD(Layer, self_attn),
-                                                KN_CHILD(Layer, linear1),
-                                                KN_CHILD(Layer, dropout),
-                                                KN_CHILD(Layer, linear2),
-                                                KN_CHILD(Layer, norm1),
-                                                KN_CHILD(Layer, norm2),
-                                                KN_CHILD(Layer, dropout1),
-                                                KN_CHILD(Layer, dropout2),
-                                                KN_ATTR(Layer, activation),
-                                                KN_ATTR(Layer, norm_first),
-                                                KN_FIELDS_END};
-static const kn_field decoder_layer_fields[] = {KN_CHILD(Layer, self_attn), KN_CHILD(Layer, multihead_attn),
-                                                KN_CHILD(Layer, linear1),   KN_CHILD(Layer, dropout),
-                                                KN_CHILD(Layer, linear2),   KN_CHILD(Layer, norm1),
-                                                KN_CHILD(Layer, norm2),     KN_CHILD(Layer, norm3),
-                                                KN_CHILD(Layer, dropout1),  KN_CHILD(Layer, dropout2),
-                                                KN_CHILD(Layer, dropout3),  KN_ATTR(Layer, activation),
-                                                KN_ATTR(Layer, norm_first), KN_FIELDS_END};
+static const kn_field encoder_layer_fields[] = {
+    KN_CHILD(Layer, self_attn), KN_CHILD(Layer, linear1), KN_CHILD(Layer, dropout), KN_CHILD(Layer, linear2), KN_CHILD(Layer, norm1), KN_CHILD(Layer, norm2),
+    KN_CHILD(Layer, dropout1), KN_CHILD(Layer, dropout2), KN_ATTR(Layer, activation), KN_ATTR(Layer, norm_first), KN_FIELDS_END
+};
+static const kn_field decoder_layer_fields[] = {
+    KN_CHILD(Layer, self_attn), KN_CHILD(Layer, multihead_attn), KN_CHILD(Layer, linear1), KN_CHILD(Layer, dropout), KN_CHILD(Layer, linear2),
+    KN_CHILD(Layer, norm1), KN_CHILD(Layer, norm2), KN_CHILD(Layer, norm3), KN_CHILD(Layer, dropout1), KN_CHILD(Layer, dropout2), KN_CHILD(Layer, dropout3),
+    KN_ATTR(Layer, activation), KN_ATTR(Layer, norm_first), KN_FIELDS_END
+};
 KN_DEFINE_CLASS(encoder_layer_class, TransformerEncoderLayer, encoder_layer_forward, encoder_layer_fields, tensor,
                 (tensor, optional, optional, any));
 KN_DEFINE_CLASS(decoder_layer_class, TransformerDecoderLayer, decoder_layer_forward, decoder_layer_fields, tensor,
@@ -92,18 +83,13 @@ static kn_module *layer(const kn_class *c, int64_t d_model, int64_t nhead, const
     if (!activation)
         return NULL;
     return KN_BASE(kn_new(Layer, c, .activation = activation, .gelu = activation == words[1], .norm_first = o->norm_first,
-                          .self_attn = kn_nn_multihead_attention(d_model, nhead, .dropout = drop, .no_bias = no_bias,
-                                                                 .batch_first = o->batch_first, .dtype = d),
-                          .multihead_attn = decodes ? kn_nn_multihead_attention(d_model, nhead, .dropout = drop, .no_bias = no_bias,
-                                                                                .batch_first = o->batch_first, .dtype = d)
-                                                    : NULL,
-                          .linear1 = kn_nn_linear(d_model, inner, .no_bias = no_bias, .dtype = d), .dropout = kn_nn_dropout(drop),
-                          .linear2 = kn_nn_linear(inner, d_model, .no_bias = no_bias, .dtype = d),
-                          .norm1 = kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d),
-                          .norm2 = kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d),
-                          .norm3 = decodes ? kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d) : NULL,
-                          .dropout1 = kn_nn_dropout(drop), .dropout2 = kn_nn_dropout(drop),
-                          .dropout3 = decodes ? kn_nn_dropout(drop) : NULL));
+        .self_attn = kn_nn_multihead_attention(d_model, nhead, .dropout = drop, .no_bias = no_bias, .batch_first = o->batch_first, .dtype = d),
+        .multihead_attn = decodes ? kn_nn_multihead_attention(d_model, nhead, .dropout = drop, .no_bias = no_bias, .batch_first = o->batch_first, .dtype = d) : NULL,
+        .linear1 = kn_nn_linear(d_model, inner, .no_bias = no_bias, .dtype = d), .dropout = kn_nn_dropout(drop),
+        .linear2 = kn_nn_linear(inner, d_model, .no_bias = no_bias, .dtype = d),
+        .norm1 = kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d), .norm2 = kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d),
+        .norm3 = decodes ? kn_nn_layer_norm(d_model, .eps = eps, .no_bias = no_bias, .dtype = d) : NULL, .dropout1 = kn_nn_dropout(drop),
+        .dropout2 = kn_nn_dropout(drop), .dropout3 = decodes ? kn_nn_dropout(drop) : NULL));
 }
 
 /* A norm given to what has none would be lost. */
@@ -172,15 +158,8 @@ kn_module *(kn_nn_transformer_encoder)(int64_t d_model, int64_t nhead, int64_t l
 /* ---- by name -------------------------------------------------------------------------------------------------------------------------------- */
 static kn_nn_transformer_options options_of(const kn_value *a)
 {
-    return (kn_nn_transformer_options){.dim_feedforward = a[2].as.i,
-                                       .dropout = a[3].as.d,
-                                       .no_dropout = a[3].as.d == 0,
-                                       .activation = a[4].as.string,
-                                       .layer_norm_eps = a[5].as.d,
-                                       .batch_first = a[6].as.i,
-                                       .norm_first = a[7].as.i,
-                                       .no_bias = !a[8].as.i,
-                                       .dtype = (kn_dtype)a[9].as.i};
+    return (kn_nn_transformer_options){.dim_feedforward = a[2].as.i, .dropout = a[3].as.d, .no_dropout = a[3].as.d == 0, .activation = a[4].as.string,
+        .layer_norm_eps = a[5].as.d, .batch_first = a[6].as.i, .norm_first = a[7].as.i, .no_bias = !a[8].as.i, .dtype = (kn_dtype)a[9].as.i};
 }
 
 kn_module *nn_new_TransformerEncoderLayer(const kn_value *a)

@@ -1,6 +1,6 @@
-/* Breaks designs with a second set of shape rules: operators with operands that don't fit, dtypes they don't take, dims that aren't
- * there, indices out of range. Compiled calls fail with eager's own sentence, at the first call and when warm, and go on rightly with
- * good operands afterwards. */
+/* Breaks designs with a second set of shape rules: operators with operands that don't fit, dtypes they don't take, dims that aren't there,
+ * indices out of range. Compiled calls fail with eager's own sentence, at the first call and when warm, and go on rightly with good
+ * operands afterwards. */
 #include "tests/complaints/complaints.h"
 
 enum { MISUSES = 12 };

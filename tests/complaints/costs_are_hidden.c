@@ -1,6 +1,6 @@
-/* Breaks designs whose logs say that something happened, not what it cost: seven kinds of input, and reads on the host at six places.
- * The report begins with the five breaks and recompilations that cost most, the dearest first, each with its place and a hint where
- * there is one. */
+/* Breaks designs whose logs say that something happened, not what it cost: seven kinds of input, and reads on the host at six places. The
+ * report begins with the five breaks and recompilations that cost most, the dearest first, each with its place and a hint where there is
+ * one. */
 #include "tests/complaints/complaints.h"
 #include <jansson.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-/* Breaks designs where switching tracing off in a hook switches off the module, or does nothing: a hook on a child runs its own
- * operators eagerly. Only the hook's region is eager: one break, at its place, and compiled graphs before and after it. */
+/* Breaks designs where switching tracing off in a hook switches off the module, or does nothing: a hook on a child runs its own operators
+ * eagerly. Only the hook's region is eager: one break, at its place, and compiled graphs before and after it. */
 #include "tests/complaints/complaints.h"
 
 static int eager_ops;

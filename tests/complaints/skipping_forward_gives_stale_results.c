@@ -13,10 +13,7 @@ static kn_tensor *scaled_forward(Scaled *self, kn_tensor *x)
 static const kn_field scaled_fields[] = {KN_CHILD(Scaled, inner), KN_PARAM(Scaled, w), KN_ATTR(Scaled, factor), KN_FIELDS_END};
 KN_DEFINE_CLASS(scaled_class, Scaled, scaled_forward, scaled_fields, tensor, (tensor));
 
-static kn_value triples(kn_module *m, kn_value in, kn_value out, void *user)
-{
-    return (void)m, (void)in, (void)user, T(kn_mul(out.as.tensor, 3.0));
-}
+static kn_value triples(kn_module *m, kn_value in, kn_value out, void *user) { return (void)m, (void)in, (void)user, T(kn_mul(out.as.tensor, 3.0)); }
 
 static void change(Scaled *m, int which)
 {

@@ -1,5 +1,5 @@
-/* Breaks designs that functionalise by operator: dropout out of training, a reshape, a cast to the same dtype give the tensor itself (or
- * a view), and the write that follows must reach what they were given; a write through a strided view must leave the gaps alone. */
+/* Breaks designs that functionalise by operator: dropout out of training, a reshape, a cast to the same dtype give the tensor itself (or a
+ * view), and the write that follows must reach what they were given; a write through a strided view must leave the gaps alone. */
 #include "tests/complaints/complaints.h"
 
 static kn_value writes_through(Model *m, kn_tensor *x)

@@ -1,5 +1,5 @@
-/* test_sim.c: the simulated device runs what NVRTC emits: results of hand-written kernels against the same arithmetic on the host.
- * Without NVRTC every test here says that it is skipped. */
+/* test_sim.c: the simulated device runs what NVRTC emits: results of hand-written kernels against the same arithmetic on the host. Without
+ * NVRTC every test here says that it is skipped. */
 #include "tests/support/sim.h"
 #include <criterion/criterion.h>
 #include <math.h>
@@ -92,8 +92,7 @@ Test(sim, tiled_product_with_dynamic_shared_memory)
 {
     KERNEL("extern __shared__ float tile[];"
            "extern \"C\" __global__ void mm(const float *a, const float *b, float *c, int n) {"
-           "  float *ta = tile, *tb = tile + 256; int x = threadIdx.x % 16, y = threadIdx.x / 16, bx = blockIdx.x % (n / 16), by = "
-           "blockIdx.x / (n / 16);"
+           "  float *ta = tile, *tb = tile + 256; int x = threadIdx.x % 16, y = threadIdx.x / 16, bx = blockIdx.x % (n / 16), by = blockIdx.x / (n / 16);"
            "  float s = 0;"
            "  for (int k = 0; k < n; k += 16) {"
            "    ta[threadIdx.x] = a[(by * 16 + y) * n + k + x]; tb[threadIdx.x] = b[(k + y) * n + bx * 16 + x];"
@@ -101,8 +100,7 @@ Test(sim, tiled_product_with_dynamic_shared_memory)
            "    for (int j = 0; j < 16; j++) s = __fmaf_rn(ta[y * 16 + j], tb[j * 16 + x], s);"
            "    __syncthreads();"
            "  }"
-           "  c[(by * 16 + y) * n + bx * 16 + x] = s; }",
-           "mm");
+           "  c[(by * 16 + y) * n + bx * 16 + x] = s; }", "mm");
     enum { N = 48 };
     static float a[N * N], b[N * N], c[N * N];
     int n = N;
@@ -125,11 +123,9 @@ Test(sim, divergent_loops)
            "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;"
            "  unsigned x = i + 1; int k = 0;"
            "  while (x != 1) { if (x & 1) x = 3 * x + 1; else x >>= 1; if (++k > 1000) return; }"
-           "  switch (i % 9) { case 0: k += 100; break; case 1: k *= 2; break; case 2: k ^= 5; break; case 3: k -= 7; break; case 4: k = "
-           "-k; break;"
+           "  switch (i % 9) { case 0: k += 100; break; case 1: k *= 2; break; case 2: k ^= 5; break; case 3: k -= 7; break; case 4: k = -k; break;"
            "    case 5: k |= 1; break; case 6: k &= 6; break; case 7: k <<= 1; break; default: k += 3; }"
-           "  steps[i] = k; }",
-           "collatz");
+           "  steps[i] = k; }", "collatz");
     enum { N = 300 };
     int steps[N], n = N;
     cu_ptr ds = sim_upload(d, NULL, sizeof steps);
@@ -147,14 +143,11 @@ Test(sim, atomics_and_votes)
 {
     KERNEL("extern \"C\" __global__ void at(unsigned *c, float *f, unsigned long long *u) {"
            "  int t = blockIdx.x * blockDim.x + threadIdx.x; __shared__ unsigned local; if (!threadIdx.x) local = 0; __syncthreads();"
-           "  atomicAdd(&local, 1u); atomicAdd(c, 1u); atomicMax((int *)c + 1, t); atomicMin((int *)c + 2, -t); atomicXor(c + 3, 1u << t % "
-           "32);"
+           "  atomicAdd(&local, 1u); atomicAdd(c, 1u); atomicMax((int *)c + 1, t); atomicMin((int *)c + 2, -t); atomicXor(c + 3, 1u << t % 32);"
            "  atomicAdd(f, 0.5f); atomicAdd(u, 1ull << 33); while (atomicCAS(c + 4, t, t + 1) != t) { } __syncthreads();"
            "  if (!threadIdx.x) c[5 + blockIdx.x] = local;"
-           "  unsigned b = __ballot_sync(~0u, t % 3 == 0), p = __popc(b); if (t == 40) c[10] = b; if (t == 41) c[11] = __clz(p) + __ffs(b) "
-           "+ __brev(b) % 100;"
-           "  c[12 + t] = __match_any_sync(~0u, t & 3) ^ __reduce_max_sync(~0u, t * 7 % 32); }",
-           "at");
+           "  unsigned b = __ballot_sync(~0u, t % 3 == 0), p = __popc(b); if (t == 40) c[10] = b; if (t == 41) c[11] = __clz(p) + __ffs(b) + __brev(b) % 100;"
+           "  c[12 + t] = __match_any_sync(~0u, t & 3) ^ __reduce_max_sync(~0u, t * 7 % 32); }", "at");
     unsigned c[12 + 128] = { 0 };
     float half = 0;
     unsigned long long u = 0;
@@ -233,10 +226,8 @@ Test(sim, double_functions)
     KERNEL("extern \"C\" __global__ void fn(const double *x, double *y, int n) {"
            "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;"
            "  double v = x[i]; double *o = y + 8 * i;"
-           "  o[0] = exp(v); o[1] = log(fabs(v)); o[2] = pow(fabs(v), 1.7); o[3] = sin(v); o[4] = tgamma(fabs(v) + 0.5); o[5] = erf(v); "
-           "o[6] = sqrt(fabs(v));"
-           "  o[7] = fmod(v, 0.7); }",
-           "fn");
+           "  o[0] = exp(v); o[1] = log(fabs(v)); o[2] = pow(fabs(v), 1.7); o[3] = sin(v); o[4] = tgamma(fabs(v) + 0.5); o[5] = erf(v); o[6] = sqrt(fabs(v));"
+           "  o[7] = fmod(v, 0.7); }", "fn");
     enum { N = 200 };
     double x[N], y[8 * N];
     int n = N;
@@ -247,8 +238,7 @@ Test(sim, double_functions)
     for (int i = 0; i < N; i++) {
         double v = x[i], e[8] = { exp(v), log(fabs(v)), pow(fabs(v), 1.7), sin(v), tgamma(fabs(v) + 0.5), erf(v), sqrt(fabs(v)), fmod(v, 0.7) };
         for (int k = 0; k < 8; k++)
-            cr_assert_leq(fabs(y[8 * i + k] - e[k]), 4e-15 * fabs(e[k]) + 1e-300, "function %d of %g: %.17g, not %.17g", k, v, y[8 * i + k],
-                          e[k]);
+            cr_assert_leq(fabs(y[8 * i + k] - e[k]), 4e-15 * fabs(e[k]) + 1e-300, "function %d of %g: %.17g, not %.17g", k, v, y[8 * i + k], e[k]);
     }
 }
 
@@ -258,10 +248,8 @@ Test(sim, float_functions)
     KERNEL("extern \"C\" __global__ void fn(const float *x, float *y, int n) {"
            "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;"
            "  float v = x[i]; float *o = y + 8 * i;"
-           "  o[0] = expf(v); o[1] = logf(fabsf(v)); o[2] = sinf(v * 1e6f); o[3] = tanhf(v); o[4] = v / 3.7f; o[5] = rsqrtf(fabsf(v)); "
-           "o[6] = cbrtf(v);"
-           "  o[7] = rintf(v * 3) + floorf(v) - truncf(v); }",
-           "fn");
+           "  o[0] = expf(v); o[1] = logf(fabsf(v)); o[2] = sinf(v * 1e6f); o[3] = tanhf(v); o[4] = v / 3.7f; o[5] = rsqrtf(fabsf(v)); o[6] = cbrtf(v);"
+           "  o[7] = rintf(v * 3) + floorf(v) - truncf(v); }", "fn");
     enum { N = 200 };
     float x[N], y[8 * N];
     int n = N;
@@ -273,8 +261,7 @@ Test(sim, float_functions)
         float v = x[i], third = v / 3.7f;
         double e[8] = { exp(v), log(fabs(v)), sin((double)(v * 1e6f)), tanh(v), third, 1 / sqrt(fabs(v)), cbrt(v), rintf(v * 3) + floorf(v) - truncf(v) };
         for (int k = 0; k < 8; k++)
-            cr_assert_leq(fabs(y[8 * i + k] - e[k]), 4e-7 * fabs(e[k]) + 1e-35, "function %d of %g: %.9g, not %.9g", k, v, y[8 * i + k],
-                          e[k]);
+            cr_assert_leq(fabs(y[8 * i + k] - e[k]), 4e-7 * fabs(e[k]) + 1e-35, "function %d of %g: %.9g, not %.9g", k, v, y[8 * i + k], e[k]);
         cr_assert_eq(y[8 * i + 4], third);
     }
 }
@@ -287,12 +274,10 @@ Test(sim, calls_and_structures)
            "struct S { float a[5]; int b; };"
            "__device__ __noinline__ float half(float x, int k) { return k > 0 ? half(x * 0.5f, k - 1) + 1 : x; }"
            "extern \"C\" __global__ void f(S s, float *o, int m) {"
-           "  int t = threadIdx.x; float l[8]; for (int k = 0; k < 8; k++) l[k] = o[k] * k; for (int k = 0; k < m; k++) l[(k * t) & 7] += "
-           "table[k & 3];"
+           "  int t = threadIdx.x; float l[8]; for (int k = 0; k < 8; k++) l[k] = o[k] * k; for (int k = 0; k < m; k++) l[(k * t) & 7] += table[k & 3];"
            "  __syncthreads();"
            "  long long w = (long long)t * 1000000007ll / (t + 3) % 1013; unsigned long long q = __umul64hi(~0ull / (t + 1), 1ull << 40);"
-           "  o[t] = half(l[t & 7], t % 5) + s.a[t % 5] + s.b + (float)w + (float)(q % 97) + (float)total; }",
-           "f");
+           "  o[t] = half(l[t & 7], t % 5) + s.a[t % 5] + s.b + (float)w + (float)(q % 97) + (float)total; }", "f");
     struct { float a[5]; int b; } s = { { 1, 2, 3, 4, 5 }, 10 };
     float o[64], in[64];
     fill(in, 64, 8);

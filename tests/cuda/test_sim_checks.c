@@ -59,8 +59,7 @@ Test(sim_checks, race_within_a_warp)
     KERNEL(
         good,
         "extern \"C\" __global__ void f(int *a) { __shared__ int s[32]; int t = threadIdx.x; s[t] = t; __syncwarp(); a[t] = s[t ^ 1]; }");
-    KERNEL(bad, "extern \"C\" __global__ void f(int *a) { __shared__ int s[32]; int t = threadIdx.x; s[t] = t; a[t] = ((volatile int "
-                "*)s)[t ^ 1]; }");
+    KERNEL(bad, "extern \"C\" __global__ void f(int *a) { __shared__ int s[32]; int t = threadIdx.x; s[t] = t; a[t] = ((volatile int *)s)[t ^ 1]; }");
     cu_ptr p = sim_upload(d, NULL, 128);
     cr_assert_eq(sim_launch(d, good, 1, 32, 0, (void *[]){ &p }), 0);
     expect(d, sim_launch(d, bad, 1, 32, 0, (void *[]){ &p }), LAUNCH_FAILED, "race on shared memory: a read");
@@ -69,8 +68,7 @@ Test(sim_checks, race_within_a_warp)
 Test(sim_checks, divergent_barrier)
 {
     DEVICE();
-    KERNEL(bad, "extern \"C\" __global__ void f(int *a) { if (threadIdx.x < 40) __syncthreads(); else { a[1] = 2; asm volatile(\"bar.sync "
-                "0;\"); } a[0] = 1; }");
+    KERNEL(bad, "extern \"C\" __global__ void f(int *a) { if (threadIdx.x < 40) __syncthreads(); else { a[1] = 2; asm volatile(\"bar.sync 0;\"); } a[0] = 1; }");
     cu_ptr p = sim_upload(d, NULL, 128);
     expect(d, sim_launch(d, bad, 1, 64, 0, (void *[]){ &p }), LAUNCH_FAILED, "threads at different barriers");
     KERNEL(few, "extern \"C\" __global__ void f(int *a) { if (threadIdx.x < 40) a[0] = __shfl_sync(0xffffffffu, threadIdx.x, 3); }");
@@ -85,8 +83,7 @@ Test(sim_checks, divergent_barrier)
 Test(sim_checks, uninitialised_shared_memory)
 {
     DEVICE();
-    KERNEL(bad, "extern \"C\" __global__ void f(int *a) { __shared__ int s[64]; int t = threadIdx.x; if (t != 9) s[t] = t; "
-                "__syncthreads(); a[t] = s[63 - t]; }");
+    KERNEL(bad, "extern \"C\" __global__ void f(int *a) { __shared__ int s[64]; int t = threadIdx.x; if (t != 9) s[t] = t; __syncthreads(); a[t] = s[63 - t]; }");
     cu_ptr p = sim_upload(d, NULL, 256);
     expect(d, sim_launch(d, bad, 1, 64, 0, (void *[]){ &p }), LAUNCH_FAILED, "which nothing has written");
 }
@@ -117,8 +114,7 @@ Test(sim_checks, out_of_bounds)
     cu_ptr a = sim_upload(d, NULL, 400), b = sim_upload(d, NULL, 400);
     cr_assert_eq(sim_launch(d, good, 4, 32, 0, (void *[]){ &a, &b, &n }), 0);
     expect(d, sim_launch(d, bad, 4, 32, 0, (void *[]){ &a, &b, &n }), ILLEGAL_ADDRESS, "out-of-bounds load of 4 bytes");
-    KERNEL(shared, "extern \"C\" __global__ void f(int *a) { __shared__ int s[64]; int t = threadIdx.x; s[t + a[0]] = t; __syncthreads(); "
-                   "a[t] = s[t]; }");
+    KERNEL(shared, "extern \"C\" __global__ void f(int *a) { __shared__ int s[64]; int t = threadIdx.x; s[t + a[0]] = t; __syncthreads(); a[t] = s[t]; }");
     int one = 1;
     cu_ptr p = sim_upload(d, NULL, 256);
     d->cu.MemcpyHtoD(p, &one, 4);
@@ -172,8 +168,7 @@ Test(sim_checks, errors_are_sticky)
 Test(sim_checks, launch_limits)
 {
     DEVICE();
-    KERNEL(f, "extern \"C\" __global__ void __launch_bounds__(128) f(int *a) { extern __shared__ int s[]; s[threadIdx.x] = 1; "
-              "a[threadIdx.x] = s[threadIdx.x]; }");
+    KERNEL(f, "extern \"C\" __global__ void __launch_bounds__(128) f(int *a) { extern __shared__ int s[]; s[threadIdx.x] = 1; a[threadIdx.x] = s[threadIdx.x]; }");
     cu_ptr p = sim_upload(d, NULL, 4096);
     cr_assert_eq(sim_launch(d, f, 1, 128, 512, (void *[]){ &p }), 0);
     expect(d, sim_launch(d, f, 1, 160, 1024, (void *[]){ &p }), 1, "launch bounds");
@@ -322,8 +317,7 @@ Test(sim_checks, warps_and_blocks_in_other_orders)
 {
     enum { BLOCKS = 4, WARPS = 8, N = BLOCKS * WARPS };
     DEVICE();
-    KERNEL(f, "extern \"C\" __global__ void f(int *order, int *next) { if (threadIdx.x % 32 == 0) order[atomicAdd(next, 1)] = blockIdx.x * "
-              "8 + threadIdx.x / 32; }");
+    KERNEL(f, "extern \"C\" __global__ void f(int *order, int *next) { if (threadIdx.x % 32 == 0) order[atomicAdd(next, 1)] = blockIdx.x * 8 + threadIdx.x / 32; }");
     int order[4][N], zero = 0;
     for (int seed = 0; seed < 4; seed++) {
         char text[8];

@@ -1,6 +1,6 @@
 /* test_sim_host.c: the second oracle: CUDA C built by the host's compiler runs on the simulated device's fibers, under the
- * undefined-behaviour sanitizer. Results against the host's arithmetic and, in the planted faults, what must be caught. Needs no
- * toolkit; without a C++ compiler it says that it is skipped. */
+ * undefined-behaviour sanitizer. Results against the host's arithmetic and, in the planted faults, what must be caught. Needs no toolkit;
+ * without a C++ compiler it says that it is skipped. */
 #include "tests/support/sim.h"
 #include <criterion/criterion.h>
 #include <math.h>
@@ -21,14 +21,12 @@
 
 Test(sim_host, rows_by_shuffles_and_shared_memory)
 {
-    KERNEL(f, "template <typename T> __device__ __forceinline__ T warp(T x) { for (int m = 16; m; m >>= 1) x += "
-              "__shfl_xor_sync(0xffffffffu, x, m); return x; }\n"
+    KERNEL(f, "template <typename T> __device__ __forceinline__ T warp(T x) { for (int m = 16; m; m >>= 1) x += __shfl_xor_sync(0xffffffffu, x, m); return x; }\n"
               "extern \"C\" __global__ void __launch_bounds__(128) f(const float *__restrict__ a, float *o, unsigned short *h, int n) {\n"
               "  __shared__ float part[4]; float s = 0; for (int i = threadIdx.x; i < n; i += blockDim.x) s += a[blockIdx.x * n + i];\n"
               "  s = warp(s); if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = s;\n"
               "  __syncthreads();\n"
-              "  s = part[0] + part[1] + part[2] + part[3]; if (!threadIdx.x) { o[blockIdx.x] = s; asm(\"cvt.rn.bf16.f32 %0, %1;\" : "
-              "\"=h\"(h[blockIdx.x]) : \"f\"(s)); } }");
+              "  s = part[0] + part[1] + part[2] + part[3]; if (!threadIdx.x) { o[blockIdx.x] = s; asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(h[blockIdx.x]) : \"f\"(s)); } }");
     enum { ROWS = 3, N = 300 };
     static float a[ROWS * N], o[ROWS];
     unsigned short h[ROWS];
@@ -53,18 +51,15 @@ Test(sim_host, matrix_product)
 {
     KERNEL(f, "extern \"C\" __global__ void f(const unsigned *a, const unsigned *b, float *c) {\n"
               "  __shared__ __align__(16) unsigned sa[128], sb[64]; int l = threadIdx.x;\n"
-              "  asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16;\" :: \"r\"((unsigned)__cvta_generic_to_shared(sa + 4 * l)), "
-              "\"l\"(a + 4 * l));\n"
+              "  asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16;\" :: \"r\"((unsigned)__cvta_generic_to_shared(sa + 4 * l)), \"l\"(a + 4 * l));\n"
               "  sb[l] = b[l]; sb[l + 32] = b[l + 32]; asm volatile(\"cp.async.wait_all;\"); __syncthreads();\n"
               "  unsigned x[4], y[2]; float s[4] = {};\n"
-              "  asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(x[0]), \"=r\"(x[1]), "
-              "\"=r\"(x[2]), \"=r\"(x[3])\n"
+              "  asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(x[0]), \"=r\"(x[1]), \"=r\"(x[2]), \"=r\"(x[3])\n"
               "    : \"r\"((unsigned)__cvta_generic_to_shared(sa + l % 16 * 8 + l / 16 * 4)));\n"
               "  asm volatile(\"ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\" : \"=r\"(y[0]), \"=r\"(y[1])\n"
               "    : \"r\"((unsigned)__cvta_generic_to_shared(sb + l % 16 * 4)));\n"
               "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};\"\n"
-              "    : \"+f\"(s[0]), \"+f\"(s[1]), \"+f\"(s[2]), \"+f\"(s[3]) : \"r\"(x[0]), \"r\"(x[1]), \"r\"(x[2]), \"r\"(x[3]), "
-              "\"r\"(y[0]), \"r\"(y[1]));\n"
+              "    : \"+f\"(s[0]), \"+f\"(s[1]), \"+f\"(s[2]), \"+f\"(s[3]) : \"r\"(x[0]), \"r\"(x[1]), \"r\"(x[2]), \"r\"(x[3]), \"r\"(y[0]), \"r\"(y[1]));\n"
               "  for (int e = 0; e < 4; e++) c[(l / 4 + e / 2 * 8) * 8 + l % 4 * 2 + e % 2] = s[e]; }");
     _Float16 a[256], b[128];
     float c[128];
@@ -102,8 +97,7 @@ Test(sim_host, missing_barrier_gives_other_results)
 
 Test(sim_host, divergent_barrier)
 {
-    KERNEL(f, "extern \"C\" __global__ void f(int *a) { if (threadIdx.x < 40)\n __syncthreads();\n else\n { a[1] = 2;\n __syncthreads(); } "
-              "a[0] = 1; }");
+    KERNEL(f, "extern \"C\" __global__ void f(int *a) { if (threadIdx.x < 40)\n __syncthreads();\n else\n { a[1] = 2;\n __syncthreads(); } a[0] = 1; }");
     cu_ptr p = sim_upload(d_f, NULL, 128);
     cr_assert_eq(sim_launch(d_f, f, 1, 64, 0, (void *[]){ &p }), 719);
     char text[1024];
@@ -113,8 +107,7 @@ Test(sim_host, divergent_barrier)
 
 Test(sim_host, half_a_warp_shuffles)
 {
-    KERNEL(f, "extern \"C\" __global__ void f(int *a) { if (threadIdx.x < 16) a[threadIdx.x] = __shfl_xor_sync(0xffffffffu, "
-              "(int)threadIdx.x, 1); }");
+    KERNEL(f, "extern \"C\" __global__ void f(int *a) { if (threadIdx.x < 16) a[threadIdx.x] = __shfl_xor_sync(0xffffffffu, (int)threadIdx.x, 1); }");
     cu_ptr p = sim_upload(d_f, NULL, 128);
     cr_assert_eq(sim_launch(d_f, f, 1, 32, 0, (void *[]){ &p }), 719);
 }

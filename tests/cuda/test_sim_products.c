@@ -35,8 +35,8 @@ static float next(unsigned *seed)
     return (float)(int)(*seed >> 8) / 8388608.0f - 1;
 }
 
-/* C[64, 32] = A[64, 96] B[96, 32] in bf16: rows staged in shared memory by cp.async in two buffers, fragments by ldmatrix, b transposed
- * on its way */
+/* C[64, 32] = A[64, 96] B[96, 32] in bf16: rows staged in shared memory by cp.async in two buffers, fragments by ldmatrix, b transposed on
+ * its way */
 Test(sim_products, bf16_by_ldmatrix_and_async_copies)
 {
     KERNEL("typedef unsigned u; typedef unsigned short h;"
@@ -56,8 +56,7 @@ Test(sim_products, bf16_by_ldmatrix_and_async_copies)
            "    else asm volatile(\"cp.async.wait_group 0;\" ::: \"memory\");"
            "    __syncthreads();"
            "    u x[4], y[2]; u at = (u)__cvta_generic_to_shared(&sa[s][(w * 16 + l % 16) * 24 + l / 16 * 8]);"
-           "    asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(x[0]), \"=r\"(x[1]), \"=r\"(x[2]), "
-           "\"=r\"(x[3]) : \"r\"(at));"
+           "    asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(x[0]), \"=r\"(x[1]), \"=r\"(x[2]), \"=r\"(x[3]) : \"r\"(at));"
            "    for (int n = 0; n < 4; n++) {"
            "      u bt = (u)__cvta_generic_to_shared(&sb[s][l % 16 * 40 + n * 8]);"
            "      asm volatile(\"ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\" : \"=r\"(y[0]), \"=r\"(y[1]) : \"r\"(bt));"
@@ -67,9 +66,7 @@ Test(sim_products, bf16_by_ldmatrix_and_async_copies)
            "    }"
            "    __syncthreads();"
            "  }"
-           "  for (int n = 0; n < 4; n++) for (int e = 0; e < 4; e++) c[(w * 16 + l / 4 + e / 2 * 8) * N + n * 8 + l % 4 * 2 + e % 2] = "
-           "acc[n][e]; }",
-           "mm");
+           "  for (int n = 0; n < 4; n++) for (int e = 0; e < 4; e++) c[(w * 16 + l / 4 + e / 2 * 8) * N + n * 8 + l % 4 * 2 + e % 2] = acc[n][e]; }", "mm");
     enum { M = 64, N = 32, K = 96 };
     static unsigned short a[M * K], b[K * N];
     static float c[M * N];
@@ -91,18 +88,15 @@ Test(sim_products, bf16_by_ldmatrix_and_async_copies)
 Test(sim_products, tf32_f16_and_f64_fragments)
 {
     KERNEL("typedef unsigned u;"
-           "extern \"C\" __global__ void f(const float *a, const float *b, const unsigned short *ha, const unsigned short *hb, const "
-           "double *qa, const double *qb,"
+           "extern \"C\" __global__ void f(const float *a, const float *b, const unsigned short *ha, const unsigned short *hb, const double *qa, const double *qb,"
            "  float *c, unsigned *hc, double *qc) {"
            "  int l = threadIdx.x, g = l / 4, t = l % 4; u x[4], y[2]; float s[4] = { 1, 2, 3, 4 };"
            "  for (int e = 0; e < 4; e++) asm(\"cvt.rna.tf32.f32 %0, %1;\" : \"=r\"(x[e]) : \"f\"(a[(g + e % 2 * 8) * 8 + t + e / 2 * 4]));"
            "  for (int e = 0; e < 2; e++) asm(\"cvt.rna.tf32.f32 %0, %1;\" : \"=r\"(y[e]) : \"f\"(b[(t + e * 4) * 8 + g]));"
            "  asm volatile(\"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};\""
-           "    : \"+f\"(s[0]), \"+f\"(s[1]), \"+f\"(s[2]), \"+f\"(s[3]) : \"r\"(x[0]), \"r\"(x[1]), \"r\"(x[2]), \"r\"(x[3]), "
-           "\"r\"(y[0]), \"r\"(y[1]));"
+           "    : \"+f\"(s[0]), \"+f\"(s[1]), \"+f\"(s[2]), \"+f\"(s[3]) : \"r\"(x[0]), \"r\"(x[1]), \"r\"(x[2]), \"r\"(x[3]), \"r\"(y[0]), \"r\"(y[1]));"
            "  for (int e = 0; e < 4; e++) c[(g + e / 2 * 8) * 8 + t * 2 + e % 2] = s[e];"
-           "  for (int e = 0; e < 4; e++) { int r = g + e % 2 * 8, k = t * 2 + e / 2 * 8; x[e] = ha[r * 16 + k] | (u)ha[r * 16 + k + 1] << "
-           "16; }"
+           "  for (int e = 0; e < 4; e++) { int r = g + e % 2 * 8, k = t * 2 + e / 2 * 8; x[e] = ha[r * 16 + k] | (u)ha[r * 16 + k + 1] << 16; }"
            "  for (int e = 0; e < 2; e++) { int k = t * 2 + e * 8; y[e] = hb[k * 8 + g] | (u)hb[(k + 1) * 8 + g] << 16; }"
            "  u z[2] = { 0, 0 };"
            "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0,%1},{%2,%3,%4,%5},{%6,%7},{%0,%1};\""
@@ -111,8 +105,7 @@ Test(sim_products, tf32_f16_and_f64_fragments)
            "  double w[2] = { 0, 0 };"
            "  asm volatile(\"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1},{%2},{%3},{%0,%1};\""
            "    : \"+d\"(w[0]), \"+d\"(w[1]) : \"d\"(qa[g * 4 + t]), \"d\"(qb[t * 8 + g]));"
-           "  qc[g * 8 + t * 2] = w[0]; qc[g * 8 + t * 2 + 1] = w[1]; }",
-           "f");
+           "  qc[g * 8 + t * 2] = w[0]; qc[g * 8 + t * 2 + 1] = w[1]; }", "f");
     float a[128], b[64], c[128];
     _Float16 ha[256], hb[128], hc[128];
     double qa[32], qb[32], qc[64];
@@ -174,18 +167,15 @@ Test(sim_products, corners_of_arithmetic)
            "  int t = threadIdx.x; float v = x[t]; u r = (u)t * 0x9e3779b9u; u *q = o + t * 16; float g;"
            "  asm(\"add.rz.f32 %0, %1, %2;\" : \"=f\"(g) : \"f\"(v), \"f\"(1e-3f)); q[0] = __float_as_uint(g);"
            "  asm(\"mul.rp.f32 %0, %1, %2;\" : \"=f\"(g) : \"f\"(v), \"f\"(1.1f)); q[1] = __float_as_uint(g);"
-           "  q[2] = __float2int_rn(v * 1000.5f); q[3] = __float2int_rd(v * 1000.5f); q[4] = __float2uint_rz(v * 5e9f); q[5] = "
-           "__float_as_uint(__saturatef(v));"
-           "  asm(\"bfe.s32 %0, %1, 5, 9;\" : \"=r\"(q[6]) : \"r\"(r)); asm(\"bfi.b32 %0, %1, %2, 7, 11;\" : \"=r\"(q[7]) : \"r\"(r), "
-           "\"r\"(0x55aa55aau));"
+           "  q[2] = __float2int_rn(v * 1000.5f); q[3] = __float2int_rd(v * 1000.5f); q[4] = __float2uint_rz(v * 5e9f); q[5] = __float_as_uint(__saturatef(v));"
+           "  asm(\"bfe.s32 %0, %1, 5, 9;\" : \"=r\"(q[6]) : \"r\"(r)); asm(\"bfi.b32 %0, %1, %2, 7, 11;\" : \"=r\"(q[7]) : \"r\"(r), \"r\"(0x55aa55aau));"
            "  q[8] = __byte_perm(r, 0x12345678u, 0x6240 + t % 8); q[9] = __funnelshift_r(r, ~r, t);"
            "  asm(\"lop3.b32 %0, %1, %2, %3, 0x96;\" : \"=r\"(q[10]) : \"r\"(r), \"r\"(r >> 3), \"r\"(0xf0f0f0f0u));"
            "  asm(\"{add.cc.u32 %0, %1, %1; addc.u32 %0, 0, 7;}\" : \"=r\"(q[11]) : \"r\"(r));"
            "  asm(\"cvt.sat.u8.s32 %0, %1;\" : \"=r\"(q[12]) : \"r\"((int)(v * 300)));"
            "  asm(\"fma.rn.f16x2 %0, %1, %2, %3;\" : \"=r\"(q[13]) : \"r\"(0x3c004000u), \"r\"(0x42004500u), \"r\"(0xbc003800u));"
            "  asm(\"max.NaN.f32 %0, %1, %2;\" : \"=f\"(g) : \"f\"(v), \"f\"(__int_as_float(0x7fc00000))); q[14] = __float_as_uint(g);"
-           "  asm(\"min.f32 %0, %1, %2;\" : \"=f\"(g) : \"f\"(v), \"f\"(__int_as_float(0x7fc00000))); q[15] = __float_as_uint(g); }",
-           "f");
+           "  asm(\"min.f32 %0, %1, %2;\" : \"=f\"(g) : \"f\"(v), \"f\"(__int_as_float(0x7fc00000))); q[15] = __float_as_uint(g); }", "f");
     float x[64];
     static unsigned o[64 * 16];
     unsigned seed = 13;

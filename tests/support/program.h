@@ -59,8 +59,8 @@ static inline bool program_take(const program_option *o, const char *value)
     return o->text || (end != value && !*end);
 }
 
-/* Options end with a row without a name. What begins with no dash goes to *other, the last one counting. false, with a sentence on
- * stderr, after a mistake. */
+/* Options end with a row without a name. What begins with no dash goes to *other, the last one counting. false, with a sentence on stderr,
+ * after a mistake. */
 static inline bool read_options(int argc, char **argv, const program_option *options, const char **other)
 {
     for (int i = 1; i < argc; i++) {

@@ -1,6 +1,6 @@
-/* progress.h: for programs that run for minutes or hours: how far they are, on stderr, at most once in ten seconds (on a terminal one
- * line that is rewritten, else lines), and how long all of it took. Items are taken to cost alike; the estimate is the time gone over
- * the part done. */
+/* progress.h: for programs that run for minutes or hours: how far they are, on stderr, at most once in ten seconds (on a terminal one line
+ * that is rewritten, else lines), and how long all of it took. Items are taken to cost alike; the estimate is the time gone over the part
+ * done. */
 #ifndef PROGRESS_H
 #define PROGRESS_H
 #include <stdbool.h>

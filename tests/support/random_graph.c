@@ -246,8 +246,7 @@ static bool product_of(gen *r)
     ir_ref turned = r->v[r->n - 1];
     if (chance(r, 50))
         return try_emit(r, OP_matmul, 2, (ir_ref[]){x, turned}, 0, NULL);
-    return try_emit(r, OP_addmm, 5, (ir_ref[]){bias.i ? bias : x, x, turned, IR_NONE, chance(r, 50) ? IR_NONE : ir_const_f64(r->g, 0.5)}, 0,
-                    NULL);
+    return try_emit(r, OP_addmm, 5, (ir_ref[]){bias.i ? bias : x, x, turned, IR_NONE, chance(r, 50) ? IR_NONE : ir_const_f64(r->g, 0.5)}, 0, NULL);
 }
 
 /* A product, and often what stands behind products: activations, residuals, norms. */
@@ -268,11 +267,7 @@ static bool some_product(gen *r)
         if (op == OP_layer_norm)
             try_emit(r, op, 4, (ir_ref[]){x, IR_NONE, IR_NONE, IR_NONE}, 2, (int64_t[]){1, copy.size[copy.rank - 1].v});
         else
-            try_emit(r, op,
-                     one            ? 1
-                     : op == OP_mul ? 2
-                                    : 3,
-                     in, op == OP_gelu || op == OP_softmax, (int64_t[]){op == OP_softmax ? copy.rank - 1 : 0});
+            try_emit(r, op, one ? 1 : op == OP_mul ? 2 : 3, in, op == OP_gelu || op == OP_softmax, (int64_t[]){op == OP_softmax ? copy.rank - 1 : 0});
     }
     return true;
 }

@@ -20,8 +20,7 @@ typedef struct sim_device {
 const sim_device *sim_open(void);
 /* From now on sources go to the host's compiler (build/tests/libsimnvrtc.so) instead of NVRTC. */
 void sim_use_host_compiler(void);
-/* PTX of a CUDA C source for arch ("compute_80"), to be freed; NULL when NVRTC isn't here (*is_missing) or refuses it (its log on
- * stderr). */
+/* PTX of a CUDA C source for arch ("compute_80"), to be freed; NULL when NVRTC isn't here (*is_missing) or refuses it (its log on stderr). */
 char *sim_compile(const char *source, const char *arch, bool *is_missing);
 /* A kernel of that source on the device, by name; NULL as above. The module is never unloaded. */
 cu_function sim_kernel(const sim_device *d, const char *source, const char *name, bool *is_missing);

@@ -1,6 +1,5 @@
 /* conv_isa.c: the inner loops of f32 convolutions that are no matrix product: gathering taps into panels, depthwise rows, transposition.
- * Compiled once per instruction set. A depthwise output is one FMA chain from zero over the taps in order, as gemm.h has it for k <=
- * 256.
+ * Compiled once per instruction set. A depthwise output is one FMA chain from zero over the taps in order, as gemm.h has it for k <= 256.
  */
 #include "runtime/kernels/conv_kernels.h"
 #include <stdbool.h>
@@ -303,12 +302,7 @@ static void transpose(float *dst, int64_t to, const float *src, int64_t from, in
 }
 
 static const kk_conv_kernels kernels = {
-    .pack_places = pack_places,
-    .pack_taps = pack_taps,
-    .depthwise = depthwise,
-    .take_rows = take_rows,
-    .tight_rows = tight_rows,
-    .transpose = transpose,
+    .pack_places = pack_places, .pack_taps = pack_taps, .depthwise = depthwise, .take_rows = take_rows, .tight_rows = tight_rows, .transpose = transpose,
 };
 
 const kk_conv_kernels *KB_ISA(kk_conv_kernels_of)(void) { return &kernels; }

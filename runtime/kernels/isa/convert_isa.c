@@ -1,8 +1,8 @@
 /* convert_isa.c: contiguous conversion between every two dtypes.
  *
  * Values in range convert as C does. Float to integer truncates; out of range it saturates, and NaN gives 0. Integers wrap. Anything to
- * bool is x != 0, so NaN is true. f16 and bf16 go through f32 in both directions, rounding to nearest even. A NaN becomes a quiet one
- * and keeps its sign and upper bits, as F16C has it: with those instructions or without, the bits are the same.
+ * bool is x != 0, so NaN is true. f16 and bf16 go through f32 in both directions, rounding to nearest even. A NaN becomes a quiet one and
+ * keeps its sign and upper bits, as F16C has it: with those instructions or without, the bits are the same.
  */
 #include "runtime/kernels/kernels.h"
 #include <string.h>

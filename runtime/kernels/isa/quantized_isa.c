@@ -1,6 +1,6 @@
-/* quantized_isa.c: the inner loops of products with narrow weights. Neighbouring columns are lanes; eight steps of k are taken at a
- * time, so that eight rows of the weights stream side by side and an accumulator is loaded and stored once for eight multiply-adds.
- * Weights are widened in registers, which is exact.
+/* quantized_isa.c: the inner loops of products with narrow weights. Neighbouring columns are lanes; eight steps of k are taken at a time,
+ * so that eight rows of the weights stream side by side and an accumulator is loaded and stored once for eight multiply-adds. Weights are
+ * widened in registers, which is exact.
  */
 #include "runtime/kernels/quantized.h"
 #include <string.h>

@@ -1,5 +1,5 @@
-/* host_api.h: between kernels that the host compiler built (device.hh) and the simulated device that runs them on fibers (exec_host.c).
- * C and C++. */
+/* host_api.h: between kernels that the host compiler built (device.hh) and the simulated device that runs them on fibers (exec_host.c). C
+ * and C++. */
 #ifndef SIM_HOST_API_H
 #define SIM_HOST_API_H
 #include <stdint.h>

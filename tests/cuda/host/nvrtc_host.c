@@ -2,10 +2,10 @@
  * machines without a toolkit and as a second oracle with sanitizers. Its "PTX" declares the kernels and names the object; only the
  * simulated device takes it.
  *
- * The text is changed in three places: asm statements become calls, `extern __shared__ T x[]` a pointer, and each __global__ function
- * gets an entry. The undefined-behaviour sanitizer is always on and ends the process at a finding; the address sanitizer where the
- * process has it (preloaded, or a debug build). Objects stay in a folder of the user's under TMPDIR, by the hash of their text.
- * SIMNVRTC_CXX: the compiler (g++). SIMNVRTC_FLAGS: more options. */
+ * The text is changed in three places: asm statements become calls, `extern __shared__ T x[]` a pointer, and each __global__ function gets
+ * an entry. The undefined-behaviour sanitizer is always on and ends the process at a finding; the address sanitizer where the process has
+ * it (preloaded, or a debug build). Objects stay in a folder of the user's under TMPDIR, by the hash of their text. SIMNVRTC_CXX: the
+ * compiler (g++). SIMNVRTC_FLAGS: more options. */
 #define _GNU_SOURCE
 #include "codegen/nvrtc/nvrtc_api.h"
 #include <ctype.h>

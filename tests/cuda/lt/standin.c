@@ -1,6 +1,6 @@
-/* standin.c: libsimcublaslt.so, a stand-in for cuBLASLt on the simulated device, with the entry points of base/cublaslt_api.def. A
- * product is one kernel, a thread an element, sums in f32 over k in order; given in PTX, so that no compiler is needed. It runs on the
- * stream that it is given, in captures too.
+/* standin.c: libsimcublaslt.so, a stand-in for cuBLASLt on the simulated device, with the entry points of base/cublaslt_api.def. A product
+ * is one kernel, a thread an element, sums in f32 over k in order; given in PTX, so that no compiler is needed. It runs on the stream that
+ * it is given, in captures too.
  *
  * What a test asks of it is in STANDIN_LT: `none` (no algorithm), `fail` (calls fail), `create` (doesn't start), `slow` (each call takes
  * 20 ms on the stream), `quick` (the first 13 calls of the process do nothing, which is what a measurement makes of them). It wants
@@ -57,23 +57,17 @@ static int find_driver(void)
 /* Column-major: d[i, j] = sum of a[i, q] b[q, j] (+ bias[i]); strides in bytes */
 static const char text[] =
     ".version 8.0\n.target sm_80\n.address_size 64\n"
-    ".visible .entry lt_product(.param .u64 pa, .param .u64 pb, .param .u64 pd, .param .u64 pbias, .param .u64 pw, .param .u64 plast, "
-    ".param .u32 prows, .param .u32 pall,\n"
-    "    .param .u32 pk, .param .u64 ai, .param .u64 aq, .param .u64 bq, .param .u64 bj, .param .u64 dj, .param .u64 sa, .param .u64 sb, "
-    ".param .u64 sd)\n"
+    ".visible .entry lt_product(.param .u64 pa, .param .u64 pb, .param .u64 pd, .param .u64 pbias, .param .u64 pw, .param .u64 plast, .param .u32 prows, .param .u32 pall,\n"
+    "    .param .u32 pk, .param .u64 ai, .param .u64 aq, .param .u64 bq, .param .u64 bj, .param .u64 dj, .param .u64 sa, .param .u64 sb, .param .u64 sd)\n"
     "{\n.reg .pred %%p<5>;\n.reg .b16 %%h<4>;\n.reg .f32 %%f<4>;\n.reg .b32 %%r<12>;\n.reg .b64 %%d<24>;\n"
     "mov.u32 %%r0, %%ctaid.x; mov.u32 %%r1, %%tid.x; mad.lo.s32 %%r2, %%r0, 128, %%r1; mov.u32 %%r3, %%ctaid.y; cvt.u64.u32 %%d0, %%r3;\n"
-    "ld.param.u64 %%d1, [pw]; setp.eq.s64 %%p0, %%d1, 0; @%%p0 bra DONE; or.b32 %%r4, %%r2, %%r3; setp.ne.s32 %%p1, %%r4, 0; @%%p1 bra "
-    "DONE;\n"
+    "ld.param.u64 %%d1, [pw]; setp.eq.s64 %%p0, %%d1, 0; @%%p0 bra DONE; or.b32 %%r4, %%r2, %%r3; setp.ne.s32 %%p1, %%r4, 0; @%%p1 bra DONE;\n"
     "ld.param.u64 %%d2, [plast]; add.s64 %%d2, %%d1, %%d2; st.global.u32 [%%d1], %%r2; st.global.u32 [%%d2], %%r2;\n"
     "DONE:\nld.param.u32 %%r4, [pall]; setp.ge.s32 %%p1, %%r2, %%r4; @%%p1 bra END;\n"
     "ld.param.u32 %%r5, [prows]; rem.s32 %%r6, %%r2, %%r5; div.s32 %%r7, %%r2, %%r5; cvt.s64.s32 %%d3, %%r6; cvt.s64.s32 %%d4, %%r7;\n"
-    "ld.param.u64 %%d5, [pa]; ld.param.u64 %%d6, [sa]; mad.lo.s64 %%d5, %%d0, %%d6, %%d5; ld.param.u64 %%d6, [ai]; mad.lo.s64 %%d5, %%d3, "
-    "%%d6, %%d5;\n"
-    "ld.param.u64 %%d7, [pb]; ld.param.u64 %%d6, [sb]; mad.lo.s64 %%d7, %%d0, %%d6, %%d7; ld.param.u64 %%d6, [bj]; mad.lo.s64 %%d7, %%d4, "
-    "%%d6, %%d7;\n"
-    "ld.param.u64 %%d8, [pd]; ld.param.u64 %%d6, [sd]; mad.lo.s64 %%d8, %%d0, %%d6, %%d8; ld.param.u64 %%d6, [dj]; mad.lo.s64 %%d8, %%d4, "
-    "%%d6, %%d8;\n"
+    "ld.param.u64 %%d5, [pa]; ld.param.u64 %%d6, [sa]; mad.lo.s64 %%d5, %%d0, %%d6, %%d5; ld.param.u64 %%d6, [ai]; mad.lo.s64 %%d5, %%d3, %%d6, %%d5;\n"
+    "ld.param.u64 %%d7, [pb]; ld.param.u64 %%d6, [sb]; mad.lo.s64 %%d7, %%d0, %%d6, %%d7; ld.param.u64 %%d6, [bj]; mad.lo.s64 %%d7, %%d4, %%d6, %%d7;\n"
+    "ld.param.u64 %%d8, [pd]; ld.param.u64 %%d6, [sd]; mad.lo.s64 %%d8, %%d0, %%d6, %%d8; ld.param.u64 %%d6, [dj]; mad.lo.s64 %%d8, %%d4, %%d6, %%d8;\n"
     "mul.lo.s64 %%d9, %%d3, 2; add.s64 %%d8, %%d8, %%d9;\n"
     "ld.param.u64 %%d10, [aq]; ld.param.u64 %%d11, [bq]; ld.param.u32 %%r8, [pk]; mov.f32 %%f0, 0f00000000; mov.u32 %%r9, 0;\n"
     "LOOP:\nsetp.ge.s32 %%p2, %%r9, %%r8; @%%p2 bra SUMMED;\n"
@@ -154,9 +148,7 @@ lt_status cublasLtMatmulDescSetAttribute(lt_desc d, lt_desc_attribute a, const v
 API lt_status cublasLtMatrixLayoutSetAttribute(lt_layout l, lt_layout_attribute a, const void *value, size_t bytes);
 lt_status cublasLtMatrixLayoutSetAttribute(lt_layout l, lt_layout_attribute a, const void *value, size_t bytes)
 {
-    return a == KLT_LAYOUT_BATCH_COUNT    ? set(&l->count, 4, value, bytes)
-           : a == KLT_LAYOUT_BATCH_STRIDE ? set(&l->stride, 8, value, bytes)
-                                          : KLT_NOT_SUPPORTED;
+    return a == KLT_LAYOUT_BATCH_COUNT ? set(&l->count, 4, value, bytes) : a == KLT_LAYOUT_BATCH_STRIDE ? set(&l->stride, 8, value, bytes) : KLT_NOT_SUPPORTED;
 }
 
 API lt_status cublasLtMatmulPreferenceSetAttribute(lt_preference p, lt_preference_attribute a, const void *value, size_t bytes);
@@ -211,8 +203,7 @@ lt_status cublasLtMatmul(lt_handle handle, lt_desc desc, const void *alpha, cons
     int rows = (int)ld->rows, all = (int)(ld->rows * ld->cols), k = (int)(desc->trans_a ? la->rows : la->cols);
     const void *bias = desc->epilogue == KLT_EPILOGUE_BIAS ? desc->bias : NULL;
     uint64_t last = workspace() ? (workspace() - 4) / 4 * 4 : 0;
-    int64_t ai = desc->trans_a ? 2 * la->ld : 2, aq = desc->trans_a ? 2 : 2 * la->ld, bq = desc->trans_b ? 2 * lb->ld : 2,
-            bj = desc->trans_b ? 2 : 2 * lb->ld, dj = 2 * ld->ld;
+    int64_t ai = desc->trans_a ? 2 * la->ld : 2, aq = desc->trans_a ? 2 : 2 * la->ld, bq = desc->trans_b ? 2 * lb->ld : 2, bj = desc->trans_b ? 2 : 2 * lb->ld, dj = 2 * ld->ld;
     int64_t sa = 2 * la->stride, sb = 2 * lb->stride, sd = 2 * ld->stride;
     void *work = workspace() ? space : NULL;
     void *params[] = {&a, &b, &d, &bias, &work, &last, &rows, &all, &k, &ai, &aq, &bq, &bj, &dj, &sa, &sb, &sd};

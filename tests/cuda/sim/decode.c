@@ -189,8 +189,7 @@ static bool arithmetic(decoder *d, const ptx_stmt *s, const char *name)
     while (n < 4 && e && e->width[n]) n++;
     if (!e || s->n < n) return unsupported(d, s);
     for (int i = 1; i < n; i++)
-        if ((regs[i] = e->width[i] == 1 ? predicate(d, s, &s->operands[i]) : sim_source(d->m, d->f, s, &s->operands[i], e->width[i])) < 0)
-            return false;
+        if ((regs[i] = e->width[i] == 1 ? predicate(d, s, &s->operands[i]) : sim_source(d->m, d->f, s, &s->operands[i], e->width[i])) < 0) return false;
     if ((regs[0] = sim_dest(d->m, d->f, s, &s->operands[0], e->width[0])) < 0) return false;
     inst *in = emit_regs(d, s, e->fn, regs[0], regs[1], regs[2], regs[3]);
     if (s->n == n + 1 && s->operands[n].kind == PO_INT) in->e = (int32_t)s->operands[n].value;    /* lop3's table */
@@ -349,14 +348,12 @@ static bool call(decoder *d, const ptx_stmt *s)
     ptx_var *formal = callee ? callee->params : NULL;
     for (int i = 0; args && i < args->n && callee; i++, formal = formal->next) {
         if (args->elements[i].kind != PO_VAR || !formal) return unsupported(d, s);
-        info->copies[info->n++] = (struct call_copy){(uint32_t)args->elements[i].var->address, (uint32_t)formal->address,
-                                                     (uint32_t)formal->size, false};
+        info->copies[info->n++] = (struct call_copy){ (uint32_t)args->elements[i].var->address, (uint32_t)formal->address, (uint32_t)formal->size, false };
     }
     formal = callee ? callee->results : NULL;
     for (int i = 0; results && i < results->n && callee; i++, formal = formal->next) {
         if (results->elements[i].kind != PO_VAR || !formal) return unsupported(d, s);
-        info->copies[info->n++] = (struct call_copy){(uint32_t)results->elements[i].var->address, (uint32_t)formal->address,
-                                                     (uint32_t)formal->size, true};
+        info->copies[info->n++] = (struct call_copy){ (uint32_t)results->elements[i].var->address, (uint32_t)formal->address, (uint32_t)formal->size, true };
     }
     if (callee && callee->has_body) PUSH(d->m->memory, d->f->callees, d->f->n_callees, d->f->cap_callees) = callee;
     emit(d, s, NULL, K_CALL)->info = info;
@@ -436,12 +433,8 @@ static bool with_carry(decoder *d, const ptx_stmt *s)
         if (regs[i] < 0) return false;
     }
     inst *in = emit_regs(d, s, sim_carry, regs[0], regs[1], regs[2], regs[3]);
-    in->e = (*head == 's' ? CARRY_SUB : 0) | (head[3] == 'c' ? CARRY_IN : 0) | (sim_has(s, "cc") ? CARRY_OUT : 0)
-            | (ptx_signed(type) ? CARRY_SIGNED : 0)
-            | (!is_mad            ? 0
-               : sim_has(s, "hi") ? CARRY_HIGH
-                                  : CARRY_LOW)
-            | width << CARRY_WIDTH;
+    in->e = (*head == 's' ? CARRY_SUB : 0) | (head[3] == 'c' ? CARRY_IN : 0) | (sim_has(s, "cc") ? CARRY_OUT : 0) | (ptx_signed(type) ? CARRY_SIGNED : 0)
+        | (!is_mad ? 0 : sim_has(s, "hi") ? CARRY_HIGH : CARRY_LOW) | width << CARRY_WIDTH;
     return true;
 }
 

@@ -1,11 +1,12 @@
-/* driver.h: the simulated driver's state, shared by driver_*.c. One device, one context, one lock: each entry point holds it from ENTER
- * to LEAVE.
+/* driver.h: the simulated driver's state, shared by driver_*.c. One device, one context, one lock: each entry point holds it from ENTER to
+ * LEAVE.
  *
  * STREAMS ARE DEFERRED: work is queued and runs when something waits for it (a synchronisation, an event, a synchronous call), in the
- * calling thread. What the caller may not rely on before that isn't there: destinations of copies are filled with 0xff and, where they
- * are pinned pages, inaccessible. DEVICE ADDRESSES are reserved and never mapped; their bytes lie `delta` away. Allocations are exact,
- * at least 256 bytes apart, and addresses aren't reused before the whole range is used up. An error of the device's work stays until the
- * context is reset, as on a device.
+ * calling thread. What the caller may not rely on before that isn't there: destinations of copies are filled with 0xff and, where they are
+ * pinned pages, inaccessible.
+ * DEVICE ADDRESSES are reserved and never mapped; their bytes lie `delta` away. Allocations are exact, at least 256 bytes apart, and
+ * addresses aren't reused before the whole range is used up. An error of the device's work stays until the context is reset, as on a
+ * device.
  *
  * Environment: SIMCUDA_LOG=file (each call as a line), SIMCUDA_SEED=n (order of warps, blocks and streams; 0: ascending, streams newest
  * first), SIMCUDA_RACE=0 (no checks of races and uninitialised reads), SIMCUDA_CC=80 (compute capability, 90), SIMCUDA_MEMORY_MB (4096),
@@ -23,28 +24,10 @@
 #undef KB_CU
 
 enum {
-    E_OK = 0,
-    E_INVALID_VALUE = 1,
-    E_OUT_OF_MEMORY = 2,
-    E_NOT_INITIALIZED = 3,
-    E_NO_DEVICE = 100,
-    E_INVALID_DEVICE = 101,
-    E_INVALID_CONTEXT = 201,
-    E_NO_BINARY_FOR_GPU = 209,
-    E_INVALID_PTX = 218,
-    E_INVALID_HANDLE = 400,
-    E_ILLEGAL_STATE = 401,
-    E_NOT_FOUND = 500,
-    E_NOT_READY = 600,
-    E_ILLEGAL_ADDRESS = 700,
-    E_LAUNCH_TIMEOUT = 702,
-    E_MISALIGNED = 716,
-    E_LAUNCH_FAILED = 719,
-    E_NOT_SUPPORTED = 801,
-    E_CAPTURE_UNSUPPORTED = 900,
-    E_CAPTURE_INVALIDATED = 901,
-    E_CAPTURE_UNMATCHED = 903,
-    E_CAPTURE_WRONG_THREAD = 908
+    E_OK = 0, E_INVALID_VALUE = 1, E_OUT_OF_MEMORY = 2, E_NOT_INITIALIZED = 3, E_NO_DEVICE = 100, E_INVALID_DEVICE = 101, E_INVALID_CONTEXT = 201,
+    E_NO_BINARY_FOR_GPU = 209, E_INVALID_PTX = 218, E_INVALID_HANDLE = 400, E_ILLEGAL_STATE = 401, E_NOT_FOUND = 500, E_NOT_READY = 600,
+    E_ILLEGAL_ADDRESS = 700, E_LAUNCH_TIMEOUT = 702, E_MISALIGNED = 716, E_LAUNCH_FAILED = 719, E_NOT_SUPPORTED = 801, E_CAPTURE_UNSUPPORTED = 900,
+    E_CAPTURE_INVALIDATED = 901, E_CAPTURE_UNMATCHED = 903, E_CAPTURE_WRONG_THREAD = 908
 };
 
 /* ---- calls: lock, count, log --------------------------------------------------------------------------------------------------------- */
@@ -120,16 +103,7 @@ struct CUstream_st {
     cu_capture_mode capture_mode;
     bool is_running;
 };
-struct CUevent_st {
-    unsigned flags;
-    struct CUstream_st *stream;
-    uint64_t ticket;
-    bool is_recorded;
-    double time;
-    struct CUgraph_st *capture;
-    int pins;
-    bool is_destroyed;
-};
+struct CUevent_st { unsigned flags; struct CUstream_st *stream; uint64_t ticket; bool is_recorded; double time; struct CUgraph_st *capture; int pins; bool is_destroyed; };
 struct CUgraph_st { op *first, *last; int n; bool is_invalid; struct CUstream_st *origin; };
 struct CUgraphExec_st { op *first; int n; int pins; bool is_destroyed; };
 struct CUfunc_st { struct CUfunc_st *next; struct CUmod_st *module; ptx_func *fn; int max_dynamic; };

@@ -1,6 +1,5 @@
-/* driver_copy.c: copies and fills. From pageable memory the bytes are taken at the call; to pageable memory the call waits, as the
- * driver promises. With pinned memory both are later. In a capture a pageable pointer stays a pointer, read or written when the graph
- * runs. */
+/* driver_copy.c: copies and fills. From pageable memory the bytes are taken at the call; to pageable memory the call waits, as the driver
+ * promises. With pinned memory both are later. In a capture a pageable pointer stays a pointer, read or written when the graph runs. */
 #include "tests/cuda/sim/driver.h"
 #include <string.h>
 
@@ -19,14 +18,8 @@ static cu_result queue(struct CUstream_st *s, op *o, const void *host, bool is_t
     return r;
 }
 
-static op host_to_device(cu_ptr to, const void *from, size_t bytes)
-{
-    return (op){.kind = OP_COPY, .to = to, .from = (uint64_t)(uintptr_t)from, .bytes = bytes};
-}
-static op device_to_host(void *to, cu_ptr from, size_t bytes)
-{
-    return (op){.kind = OP_COPY, .to = (uint64_t)(uintptr_t)to, .from = from, .bytes = bytes};
-}
+static op host_to_device(cu_ptr to, const void *from, size_t bytes) { return (op){ .kind = OP_COPY, .to = to, .from = (uint64_t)(uintptr_t)from, .bytes = bytes }; }
+static op device_to_host(void *to, cu_ptr from, size_t bytes) { return (op){ .kind = OP_COPY, .to = (uint64_t)(uintptr_t)to, .from = from, .bytes = bytes }; }
 
 API cu_result cuMemcpyHtoDAsync_v2(cu_ptr to, const void *from, size_t bytes, cu_stream stream)
 {

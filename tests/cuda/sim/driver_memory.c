@@ -69,8 +69,8 @@ static bool open_ranges(void)
 
 intptr_t sim_delta(void) { return mem.bytes - mem.seen; }
 
-/* Where the address sanitizer is in the process, it sees red zones and freed memory too: kernels that the host compiler built are
- * checked by it */
+/* Where the address sanitizer is in the process, it sees red zones and freed memory too: kernels that the host compiler built are checked
+ * by it */
 static void mark(const char *function, const void *p, size_t bytes)
 {
     void (*f)(const volatile void *, size_t);

@@ -288,12 +288,7 @@ API cu_result cuLaunchKernel(cu_function f, unsigned gx, unsigned gy, unsigned g
 }
 
 /* CUlaunchConfig: dimensions, shared bytes, stream, attributes. Attributes (clusters, priorities) are refused. */
-typedef struct launch_config {
-    unsigned grid[3], size[3], shared;
-    cu_stream stream;
-    void *attributes;
-    unsigned n_attributes;
-} launch_config;
+typedef struct launch_config { unsigned grid[3], size[3], shared; cu_stream stream; void *attributes; unsigned n_attributes; } launch_config;
 API cu_result cuLaunchKernelEx(const launch_config *c, cu_function f, void **params, void **extra);
 cu_result cuLaunchKernelEx(const launch_config *c, cu_function f, void **params, void **extra)
 {
@@ -303,8 +298,8 @@ cu_result cuLaunchKernelEx(const launch_config *c, cu_function f, void **params,
           c->size[2], c->shared);
 }
 
-/* Device addresses among the parameters become addresses of their bytes: the host compiler's code knows no other. Pointers in memory
- * stay as they are. */
+/* Device addresses among the parameters become addresses of their bytes: the host compiler's code knows no other. Pointers in memory stay
+ * as they are. */
 static void translate(const ptx_func *f, char *params)
 {
     for (size_t i = 0; i + 8 <= f->param_bytes; i += 8) {
@@ -334,8 +329,7 @@ int sim_run_launch(const op *o)
     size_t align = m->dynamic_shared_align;
     memcpy(l.grid, o->grid, sizeof l.grid);
     memcpy(l.size, o->size, sizeof l.size);
-    l.shared_bytes = (uint32_t)((l.fn->shared_bytes + (o->shared ? align - 1 : 0)) / (o->shared ? align : 1) * (o->shared ? align : 1))
-                     + o->shared;
+    l.shared_bytes = (uint32_t)((l.fn->shared_bytes + (o->shared ? align - 1 : 0)) / (o->shared ? align : 1) * (o->shared ? align : 1)) + o->shared;
     l.extents = sim_extents(&l.n_extents);
     l.delta = sim_delta();
     l.describe = sim_describe;

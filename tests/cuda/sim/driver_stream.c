@@ -369,8 +369,7 @@ API cu_result cuStreamBeginCapture_v2(cu_stream stream, cu_capture_mode mode)
 {
     NEED_CONTEXT();
     struct CUstream_st *s = sim_stream(stream);
-    if (!s || s == &legacy || s->capture)
-        LEAVE(!s ? E_INVALID_HANDLE : s->capture ? E_ILLEGAL_STATE : E_CAPTURE_UNSUPPORTED, "%p", (void *)stream);
+    if (!s || s == &legacy || s->capture) LEAVE(!s ? E_INVALID_HANDLE : s->capture ? E_ILLEGAL_STATE : E_CAPTURE_UNSUPPORTED, "%p", (void *)stream);
     s->capture = calloc(1, sizeof *s->capture);
     s->capture->origin = s;
     s->capture_mode = mode;

@@ -2,8 +2,8 @@
  *
  * A register is 32 lanes side by side in its frame (16 bits: 64 bytes, 32: 128, 64: 256), predicates are one mask each. An arithmetic
  * handler computes all lanes and keeps those of warp->exec, so the loops vectorise; what may fault (memory) touches the lanes of exec
- * alone. A warp is a set of GROUPS, lanes that share frame and position; the deepest frame runs first, then the smallest position, so
- * that lanes meet again where their paths join. Instructions that end in .sync wait until every lane that they name stands at them. */
+ * alone. A warp is a set of GROUPS, lanes that share frame and position; the deepest frame runs first, then the smallest position, so that
+ * lanes meet again where their paths join. Instructions that end in .sync wait until every lane that they name stands at them. */
 #ifndef SIM_EXEC_H
 #define SIM_EXEC_H
 #include "tests/cuda/sim/ptx.h"

@@ -1,5 +1,5 @@
-/* exec_atomic.c: atom and red on global and shared memory. Lanes take turns in ascending order; blocks run one after the other, so each
- * is atomic by itself. */
+/* exec_atomic.c: atom and red on global and shared memory. Lanes take turns in ascending order; blocks run one after the other, so each is
+ * atomic by itself. */
 #include "tests/cuda/sim/atomics.h"
 #include "tests/cuda/sim/lanes.h"
 

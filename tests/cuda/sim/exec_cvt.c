@@ -1,5 +1,5 @@
-/* exec_cvt.c: conversions in general: load by the source's type and register width, convert through int64, uint64, float or double,
- * round, saturate, store by the destination's. alu.def has the frequent ones. Compiled with -frounding-math: directed roundings set the
+/* exec_cvt.c: conversions in general: load by the source's type and register width, convert through int64, uint64, float or double, round,
+ * saturate, store by the destination's. alu.def has the frequent ones. Compiled with -frounding-math: directed roundings set the
  * processor's mode. */
 #include "tests/cuda/sim/lanes.h"
 #include <fenv.h>

@@ -1,5 +1,5 @@
-/* exec_host.c: the second way to run a kernel: the same CUDA C built by the host compiler (nvrtc_host.c, tests/cuda/host/device.hh),
- * each thread a fiber, under the sanitizers that it was built with. Blocks one after the other; fibers in the order that the seed draws,
+/* exec_host.c: the second way to run a kernel: the same CUDA C built by the host compiler (nvrtc_host.c, tests/cuda/host/device.hh), each
+ * thread a fiber, under the sanitizers that it was built with. Blocks one after the other; fibers in the order that the seed draws,
  * descending without one, so that a missing barrier shows as a wrong result. Threads at different barrier lines, or warps of which lanes
  * are missing, end the launch with a sentence.
  *

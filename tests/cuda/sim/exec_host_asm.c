@@ -1,5 +1,5 @@
-/* exec_host_asm.c: the PTX that kernels write as asm, for kernels that the host compiler built: conversions, asynchronous copies (done
- * at once), ldmatrix and mma.sync. Operands are those that the text names, in order. What isn't known ends the launch with its name.
+/* exec_host_asm.c: the PTX that kernels write as asm, for kernels that the host compiler built: conversions, asynchronous copies (done at
+ * once), ldmatrix and mma.sync. Operands are those that the text names, in order. What isn't known ends the launch with its name.
  *
  * Written apart from the interpreter's handlers: two readings of the manual that must agree. */
 #include "tests/cuda/sim/exec_host.h"

@@ -1,6 +1,5 @@
 /* exec_mem.c: loads and stores in every space, with the checks: a live allocation around all bytes, natural alignment of the whole
- * (vector) access, shared memory's bounds. The first bad lane ends the launch with a sentence. Shared memory's races are
- * exec_shared.c's. */
+ * (vector) access, shared memory's bounds. The first bad lane ends the launch with a sentence. Shared memory's races are exec_shared.c's. */
 #include "tests/cuda/sim/lanes.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* exec_mma.c: mma.sync for m16n8k16 (f16, bf16), m16n8k8 (f16, bf16, tf32), m16n8k4 (tf32), m16n8k32 (8-bit integers) and m8n8k4 (f64),
- * by the fragment layouts of the PTX manual.
+/* exec_mma.c: mma.sync for m16n8k16 (f16, bf16), m16n8k8 (f16, bf16, tf32), m16n8k4 (tf32), m16n8k32 (8-bit integers) and m8n8k4 (f64), by
+ * the fragment layouts of the PTX manual.
  *
  * Products are exact and summed in double, then added to c and rounded once: the device's own order and rounding of the sum aren't
  * documented, so results agree to within its error and not to the bit. */

@@ -1,8 +1,8 @@
 /* exec_shared.c: shared memory's checks. Each grain (as wide as the kernel's narrowest access) remembers who wrote and who read it last,
  * and when: the block's count of barriers and the warp's count of synchronisations. Two threads' accesses to one grain, one of them a
  * write, must have a barrier between them, or, within one warp, a bar.warp.sync; two atomics need none. A read needs a write since the
- * block began. Bytes on their way by cp.async may not be touched before they are waited for. A reader that isn't one thread is one
- * warp's or several warps'.
+ * block began. Bytes on their way by cp.async may not be touched before they are waited for. A reader that isn't one thread is one warp's
+ * or several warps'.
  *
  * Not seen: an access that a race with an older one than the last hides; orders made by fences and flags alone are reported as races. */
 #include "tests/cuda/sim/lanes.h"

@@ -104,8 +104,8 @@ void sim_activemask(warp *w, const inst *in)
     KEEP(out, (uint32_t *)(w->r + in->d))
 }
 
-/* Matrix q's row i is the 16 bytes at the address of lane 8q + i; lane l holds elements 2(l%4), 2(l%4)+1 of row l/4, or of column l/4
- * with .trans */
+/* Matrix q's row i is the 16 bytes at the address of lane 8q + i; lane l holds elements 2(l%4), 2(l%4)+1 of row l/4, or of column l/4 with
+ * .trans */
 void sim_matrix_move(warp *w, const inst *in)
 {
     const warp_info *i = in->info;

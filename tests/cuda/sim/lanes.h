@@ -1,5 +1,5 @@
-/* lanes.h: loops over a warp's lanes, and the number formats that C lacks. Handlers made from these rows compute all lanes and keep
- * those of exec. */
+/* lanes.h: loops over a warp's lanes, and the number formats that C lacks. Handlers made from these rows compute all lanes and keep those
+ * of exec. */
 #ifndef SIM_LANES_H
 #define SIM_LANES_H
 #include "tests/cuda/sim/exec.h"
@@ -114,9 +114,7 @@ static inline uint64_t field(uint64_t a, uint32_t position, uint32_t length, int
 {
     position &= 255;
     length &= 255;
-    uint64_t top = is_signed && length
-                       ? a >> (position + length - 1 > (uint32_t)width - 1 ? (uint32_t)width - 1 : position + length - 1) & 1
-                       : 0;
+    uint64_t top = is_signed && length ? a >> (position + length - 1 > (uint32_t)width - 1 ? (uint32_t)width - 1 : position + length - 1) & 1 : 0;
     uint64_t shifted = position < (uint32_t)width ? a >> position : 0, mask = length >= 64 ? UINT64_MAX : (UINT64_C(1) << length) - 1;
     uint32_t have = position < (uint32_t)width ? (uint32_t)width - position : 0;
     if (have < 64) shifted &= (UINT64_C(1) << have) - 1;

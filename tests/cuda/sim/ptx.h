@@ -1,6 +1,6 @@
-/* ptx.h: a PTX module as the simulated device keeps it: what the parser read (variables, functions, statements with resolved operands)
- * and what the decoder made of it (an array of instructions with handlers, see exec.h). Everything of a module lives in its arena and
- * goes with it.
+/* ptx.h: a PTX module as the simulated device keeps it: what the parser read (variables, functions, statements with resolved operands) and
+ * what the decoder made of it (an array of instructions with handlers, see exec.h). Everything of a module lives in its arena and goes
+ * with it.
  *
  * Registers are numbered within a function. A register's slot is a place in a warp's frame: one value for each of the 32 lanes, side by
  * side. */
@@ -23,28 +23,8 @@ void *arena_push(arena *a, void **array, int *n, int *cap, size_t each);
 #define PUSH(a, array, n, cap) (*(__typeof__(*(array)) *)arena_push(a, (void **)&(array), &(n), &(cap), sizeof *(array)))
 
 typedef enum ptx_type {
-    PT_NONE,
-    PT_PRED,
-    PT_B8,
-    PT_U8,
-    PT_S8,
-    PT_B16,
-    PT_U16,
-    PT_S16,
-    PT_F16,
-    PT_BF16,
-    PT_B32,
-    PT_U32,
-    PT_S32,
-    PT_F32,
-    PT_F16X2,
-    PT_BF16X2,
-    PT_TF32,
-    PT_B64,
-    PT_U64,
-    PT_S64,
-    PT_F64,
-    PT_B128
+    PT_NONE, PT_PRED, PT_B8, PT_U8, PT_S8, PT_B16, PT_U16, PT_S16, PT_F16, PT_BF16, PT_B32, PT_U32, PT_S32, PT_F32, PT_F16X2, PT_BF16X2, PT_TF32, PT_B64,
+    PT_U64, PT_S64, PT_F64, PT_B128
 } ptx_type;
 int ptx_size(ptx_type t);                       /* bytes; 0 for predicates */
 ptx_type ptx_type_named(const char *text);      /* "s32", without the dot; PT_NONE if it is no type */
@@ -98,35 +78,9 @@ typedef struct ptx_targets { struct ptx_targets *next; const char *name; int n; 
 
 /* Special registers that a warp fills in; a function's list says which. */
 typedef enum ptx_special {
-    SR_NONE,
-    SR_TID_X,
-    SR_TID_Y,
-    SR_TID_Z,
-    SR_NTID_X,
-    SR_NTID_Y,
-    SR_NTID_Z,
-    SR_CTAID_X,
-    SR_CTAID_Y,
-    SR_CTAID_Z,
-    SR_NCTAID_X,
-    SR_NCTAID_Y,
-    SR_NCTAID_Z,
-    SR_LANEID,
-    SR_WARPID,
-    SR_NWARPID,
-    SR_SMID,
-    SR_NSMID,
-    SR_GRIDID,
-    SR_LANEMASK_EQ,
-    SR_LANEMASK_LT,
-    SR_LANEMASK_LE,
-    SR_LANEMASK_GT,
-    SR_LANEMASK_GE,
-    SR_CLOCK,
-    SR_CLOCK64,
-    SR_GLOBALTIMER,
-    SR_DYNAMIC_SMEM,
-    SR_TOTAL_SMEM
+    SR_NONE, SR_TID_X, SR_TID_Y, SR_TID_Z, SR_NTID_X, SR_NTID_Y, SR_NTID_Z, SR_CTAID_X, SR_CTAID_Y, SR_CTAID_Z, SR_NCTAID_X, SR_NCTAID_Y, SR_NCTAID_Z,
+    SR_LANEID, SR_WARPID, SR_NWARPID, SR_SMID, SR_NSMID, SR_GRIDID, SR_LANEMASK_EQ, SR_LANEMASK_LT, SR_LANEMASK_LE, SR_LANEMASK_GT, SR_LANEMASK_GE,
+    SR_CLOCK, SR_CLOCK64, SR_GLOBALTIMER, SR_DYNAMIC_SMEM, SR_TOTAL_SMEM
 } ptx_special;
 
 typedef struct ptx_reg {

@@ -361,8 +361,7 @@ static void operand(parser *p, ptx_operand *o)
     bool minus = take(p, "-");
     if (TOKEN->kind == 'n') {
         if (!ptx_number(TOKEN, &o->value, &o->kind)) fail(p, "a number is expected");
-        if (minus)
-            o->value = o->kind == PO_INT ? negative(o->value) : o->kind == PO_F32 ? o->value ^ INT64_C(0x80000000) : o->value ^ INT64_MIN;
+        if (minus) o->value = o->kind == PO_INT ? negative(o->value) : o->kind == PO_F32 ? o->value ^ INT64_C(0x80000000) : o->value ^ INT64_MIN;
         ptx_next(&p->lex);
         return;
     }
