@@ -18,12 +18,16 @@ typedef struct kb_conv {
     int64_t in[2], out[2], kernel[2], stride[2], padding[2], dilation[2];
     const float *x, *w, *bias;                  /* bias NULL: none */
     float *y;
+    bool x_blocked, y_blocked;                  /* as [batch][channels / 16][out][16 channels]; where kb_conv_may_block */
     const kb_source *weights;                   /* what is known of w's contents: they may be kept packed. NULL: nothing */
     void (*finish)(void *arg, int64_t row0, int64_t row1, int64_t col0, int64_t col1, int worker);     /* NULL: nothing follows */
     void *arg;
     bool whole_rows;                            /* finish takes all columns at once */
     int most;                                   /* threads at most; 0: as many as there are */
 } kb_conv;
+
+/* May x, or y, have its channels in blocks? Layouts aside; not the same on every instruction set. */
+bool kb_conv_may_block(const kb_conv *c, bool x, bool y);
 
 /* 1; or 0 when scratch memory was short: the failure is recorded and y is undefined. */
 int kb_conv_f32(const kb_conv *c);

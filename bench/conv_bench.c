@@ -145,7 +145,7 @@ static void measure(const row *r, double top)
 {
     int64_t out = (r->size + 2 * (r->kernel / 2) - r->kernel) / r->stride + 1, k = r->channels / r->groups * r->kernel * r->kernel;
     int64_t nx = r->channels * r->size * r->size, nw = r->out * k, ny = r->out * out * out, most = 400;
-    double flops = 2.0 * (double)ny * (double)k, best[3] = {1e9, 1e9, 1e9};
+    double flops = 2.0 * (double)ny * (double)k, best[4] = {1e9, 1e9, 1e9, 1e9};
     int64_t repeat = (int64_t)fmax(1, fmin((double)most, 3e7 / flops));
     float *x = filled(nx), *w = filled(nw), *b = filled(r->out), *y = filled(ny);
     kb_packs packs = {.calls = 0};
@@ -157,20 +157,26 @@ static void measure(const row *r, double top)
     theirs t;
     bool peer = has_dnnl && make_theirs(&t, r, &c);
     packed.weights = &source;
+    kb_conv blocked = packed;           /* the same numbers in another order: for the time only */
+    blocked.x_blocked = kb_conv_may_block(&c, true, false);
+    blocked.y_blocked = kb_conv_may_block(&c, false, true);
+    const kb_conv *ours[3] = {&c, &packed, &blocked};
     for (int rep = 0; rep < 15; rep++)
-        for (int who = 0; who < 3; who++) {
+        for (int who = 0; who < 4; who++) {
             double start = now();
             for (int64_t i = 0; i < repeat; i++)
-                if (who < 2 && !kb_conv_f32(who ? &packed : &c))
+                if (who < 3 && !kb_conv_f32(ours[who]))
                     exit(1);
-                else if (who == 2 && peer)
+                else if (who == 3 && peer)
                     run_theirs(&t);
             best[who] = fmin(best[who], (now() - start) / (double)repeat);
         }
     printf("%-26s %9.2f us %8.1f GF/s %4.0f%%  weights unpacked %7.1f", r->name, best[1] * 1e6, flops / best[1] * 1e-9,
            100 * flops / best[1] / top, flops / best[0] * 1e-9);
+    if (blocked.y_blocked)
+        printf("  blocked %7.1f", flops / best[2] * 1e-9);
     if (peer)
-        printf("  oneDNN %8.1f  ratio %5.2f", flops / best[2] * 1e-9, best[2] / best[1]);
+        printf("  oneDNN %8.1f  ratio %5.2f", flops / best[3] * 1e-9, best[3] / fmin(best[1], best[2]));
     printf("\n");
     if (peer)
         free_theirs(&t);

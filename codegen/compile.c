@@ -129,10 +129,12 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
             builder_fini(b);
         s = group_and_lower(b, g, p->device, all_eager, o && o->fast, limits[i]);
     }
+    if (s == KN_OK && !p->device) {
+        cg_link_planes(&b->f, &b->gs, b->lowered);
+        cg_block_channels(&b->f, &b->gs, b->lowered);
+    }
     if (s == KN_OK && dir)
         dump_kernels(dir, &b->gs, b->lowered);
-    if (s == KN_OK && !p->device)
-        cg_link_planes(&b->f, &b->gs, b->lowered);
     if (s == KN_OK)
         s = cg_plan(p, &b->f, &b->gs, b->lowered);
     if (s == KN_OK)

@@ -57,6 +57,8 @@ static void put_step(kb_text *t, const cg_program *p, const cg_facts *f, int i)
         kb_put(t, "%s %s", st->eager ? "eager" : "product", kb_op_info(st->call.op)->name);
         for (int k = 0; k < st->call.n_in + st->call.n_out; k++)
             put_place(t, p, st->places[k]);
+        if (st->product && st->product->is_conv)
+            kb_put(t, "%s%s", st->product->conv.x_blocked ? ", from blocks" : "", st->product->conv.y_blocked ? ", to blocks" : "");
         kb_put(t, st->k ? ", rows to " : "\n");
         for (int k = 0; st->control && k < 2; k++) {      /* the regions' steps, indented */
             const char *text = cg_control_program(st->control, k)->text;

@@ -16,7 +16,7 @@
  * COLUMNS. Where k->columns is set, the last outer dimension lies closer in memory than the inner one: a reduction over leading or middle
  * axes. Machine code then goes along the columns side by side, a piece of some hundred at a time, phase after phase; row values are one a
  * column. Nothing else differs but REDUCE, which follows CAPTURE 15 for other axes: element after element in blocks of 256, blocks in
- * order.
+ * order. Columns without lp_reduces are blocks of channels (codegen/blocks.c): 16 of them, LP_BLOCK, and parts are of whole blocks.
  *
  * BUFFERS. Element (o, i) of buffer b is at byte base + (offset + sum o[d]*stride[d] + i*inner_stride) * elem. Two buffers of a kernel may
  * be the same memory only where the loads and stores of the kernel are at the same coordinates (in place), never at different ones.
@@ -73,7 +73,7 @@ typedef enum lp_phase_kind { LP_MAP, LP_ROW } lp_phase_kind;
 typedef struct lp_phase { lp_phase_kind kind; uint32_t first, n; } lp_phase;    /* a contiguous run of instructions */
 
 typedef struct lp_dim { int64_t size; uint32_t sym; /* not 0: a run-time value; outer sizes always are */ } lp_dim;
-enum { LP_MAX_OUTER = 7, LP_MAX_PHASES = 16, LP_SHORT_ROW = 256 /* elements: rows that nobody splits */ };
+enum { LP_MAX_OUTER = 7, LP_MAX_PHASES = 16, LP_SHORT_ROW = 256 /* elements: rows that nobody splits */, LP_BLOCK = 16 };
 
 typedef struct lp_buffer {
     kn_dtype dtype;

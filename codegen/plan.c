@@ -561,6 +561,8 @@ static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
     r->is_conv = kb_conv_is(c.op);
     if (r->is_conv ? !kb_conv_of_call(&r->conv, &c) : !kb_gemm_of_call(&r->gemm, &c))
         return kb_fail(KN_E_INTERNAL, "a call of %s is no product", ir_op_name(g->nodes[node].op));
+    r->conv.x_blocked = r->is_conv && pl->f->node[pl->f->node[ir_in(g, &g->nodes[node], 0).i - 1].home].blocked;
+    r->conv.y_blocked = r->is_conv && pl->f->node[pl->f->node[node].home].blocked;
     r->dtype = c.out[0].layout->dtype;
     r->a = st->places[a];
     r->b = st->places[a + 1];

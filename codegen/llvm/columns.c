@@ -7,7 +7,13 @@
  * so that memory is read in runs of whole lines, and the accumulators of a piece stay in the first-level cache. What a later phase needs
  * of a column (row values, reductions) waits in a block on the stack, an element a column. Sums and products have two blocks: of the 256
  * elements being folded, and of the blocks before. Everything here runs in vectors of e->width columns, then of 8, then one by one: no
- * masks. */
+ * masks.
+ *
+ * Without a reduction (lp_reduces) columns are blocks of channels: as many as vectors have lanes, or a multiple. Then
+ *
+ *   for each vector of columns: row phases; what is the same for all elements; for each element from i0 to i1: the rest
+ *
+ * and what waits stays in registers. */
 #include "codegen/llvm/ll.h"
 
 enum { PIECE = 512, BLOCK = 256, NARROW = 8 };
@@ -294,11 +300,59 @@ static void open_blocks(ll_emit *e)
     }
 }
 
+/* ---- without a reduction ----------------------------------------------------------------------------------------------------------------- */
+/* Whether an instruction's result differs from element to element of a column: in last_use, which has no other work here. */
+static void mark_elements(ll_emit *e)
+{
+    const lp_kernel *k = e->k;
+    for (int64_t i = 0; i < k->n_insts; i++) {
+        const lp_inst *in = &k->insts[i];
+        uint32_t from[3] = {in->a, in->b, in->c};
+        bool differs = in->op == LP_STORE || (in->op == LP_LOAD && k->buffers[in->a].inner_stride != 0) || (in->op == LP_INDEX && (int)in->a == k->n_outer);
+        for (int j = 0; j < ll_operands(in); j++)
+            differs |= e->last_use[from[j]] != 0;
+        e->last_use[i] = differs;
+    }
+}
+
+static void some(columns *x, const lp_phase *p, bool elements)
+{
+    const ll_active a = {.width = x->e->width, .count = x->e->width};
+    for (uint32_t i = p->first; i < p->first + p->n; i++)
+        if (!global(&x->e->k->insts[i]) && (x->e->last_use[i] != 0) == elements)
+            instruction(x, i, &a, ll_int(x->e, 0));
+}
+
+static void lanes(ll_emit *e, LLVMValueRef from, LLVMValueRef to)
+{
+    columns x = {.e = e, .origin = from};
+    ll_loop block, elements;
+    mark_elements(e);
+    ll_loop_begin(e, &block, ll_int(e, 0), LLVMBuildSub(e->b, to, from, ""), e->width);
+    x.first = block.i;
+    for (int p = 0; p < e->k->n_phases; p++) {
+        const lp_phase *phase = &e->k->phases[p];
+        some(&x, phase, false);
+        if (phase->kind != LP_MAP)
+            continue;
+        ll_loop_begin(e, &elements, e->i0, e->i1, 1);
+        x.f = elements.i;
+        some(&x, phase, true);
+        ll_loop_end(e, &elements);
+        x.f = NULL;
+    }
+    ll_loop_end(e, &block);
+}
+
 void ll_columns(ll_emit *e, LLVMValueRef from, LLVMValueRef to)
 {
     columns x = {.e = e, .origin = from};
     LLVMValueRef all = LLVMBuildSub(e->b, to, from, "");
     ll_loop l;
+    if (!lp_reduces(e->k)) {
+        lanes(e, from, to);
+        return;
+    }
     open_blocks(e);
     ll_loop_begin(e, &l, ll_int(e, 0), all, PIECE);
     LLVMValueRef left = LLVMBuildSub(e->b, all, l.i, "");

@@ -9,6 +9,9 @@
  * Where there is padding, or taps are read more than once, what the tiles of a band of rows read is copied, zeros included, for L2:
  * [tile][input row][channel][a tile's inputs], whole cache lines, in the order in which k meets them.
  *
+ * Channels in blocks of 16 (x_blocked, y_blocked): a place has a line of 16 channels, so that what is read needs no more than its padding
+ * copied, and results are stored where they belong.
+ *
  * A piece of y is computed by one thread, so that no split changes the order of an output's additions (gemm.h). Not for transposed
  * convolutions. */
 #include "runtime/kernels/conv.h"
@@ -16,6 +19,7 @@
 #include "base/pool.h"
 #include <limits.h>
 #include <stdatomic.h>
+#include <string.h>
 
 enum {
     BLOCK = KB_GEMM_BLOCK,
@@ -27,7 +31,8 @@ enum {
     LEAST_WIDTH = 4,
     MOST_SKIP = 2,
     LEAST_K = 64,
-    MOST_FEW = 256              /* places */
+    MOST_FEW = 256,             /* places */
+    HEAVY = 8                   /* times the image's floats: weights that are better shared than read by each thread */
 };
 #define PARALLEL_NS 8000.0
 #define THREAD_NS 3000.0
@@ -41,7 +46,7 @@ typedef struct job {
     int64_t k, places, rows, width;             /* of y: as one row where all places lie as they are needed, and rows are short */
     int64_t skip[2], stride[2];                 /* what a copy leaves out; of what is read */
     bool copied;                                /* else x is read in place */
-    int64_t row, channel, tile;                 /* from one to the next in what is read; tile: of a copy */
+    int64_t unit, row, channel, tile;           /* from one to the next in what is read: columns, rows, channels (blocks of them), a copy's tiles */
     int64_t band;                               /* output rows; of a single one, places */
     int64_t together;                           /* rows of a tile */
     int32_t *offset;
@@ -83,13 +88,31 @@ static void copy_band(const job *j, const piece *p, float *to)
     }
 }
 
+/* Of blocks of channels whole rows, with what lies outside the image. */
+static void copy_blocks(const job *j, const piece *p, float *to)
+{
+    const kb_conv *c = j->c;
+    int64_t height = reach(j, 0, p->y1 - p->y0), y = p->y0 * c->stride[0] - c->padding[0], x = p->x0 * c->stride[1] - c->padding[1];
+    int64_t width = j->row / PANEL, first = max(0, min(-x, width)), last = max(first, min(c->in[1] - x, width));
+    for (int64_t b = 0; b < c->cin / PANEL; b++)
+        for (int64_t r = 0; r < height; r++) {
+            float *row = to + b * j->channel + r * j->row;
+            bool inside = y + r >= 0 && y + r < c->in[0];
+            int64_t from = inside ? first : width, end = inside ? last : width;
+            memset(row, 0, (size_t)(from * PANEL) * sizeof *row);
+            if (from < end)
+                memcpy(row + from * PANEL, p->x + ((b * c->in[0] + y + r) * c->in[1] + x + from) * PANEL, (size_t)((end - from) * PANEL) * sizeof *row);
+            memset(row + end * PANEL, 0, (size_t)((width - end) * PANEL) * sizeof *row);
+        }
+}
+
 /* ---- tiles -------------------------------------------------------------------------------------------------------------------------------- */
 typedef struct group { int n; int64_t at, places; struct { const float *x[2]; int places; } tile[GROUP]; } group;
 
 /* Tiles [first, first + n) of a band of `rows` whose first place reads from x; s: of a row. */
 static void make_group(const job *j, group *g, const float *x, int64_t rows, const kk_split *s, int64_t first, int64_t n)
 {
-    int64_t down = j->stride[0] * j->row, across = j->stride[1];
+    int64_t down = j->stride[0] * j->row, across = j->stride[1] * j->unit;
     g->n = (int)n;
     g->at = first / s->tiles * j->together * j->width + kk_row_of(s, first % s->tiles);
     g->places = 0;
@@ -98,10 +121,23 @@ static void make_group(const job *j, group *g, const float *x, int64_t rows, con
         bool both = j->together == 2 && y + 1 < rows;
         int64_t width = s->rows + (t < s->higher), m = both ? 2 * width : width;
         g->tile[i].places = (int)m;
-        g->tile[i].x[0] = x + y * down + (j->copied ? t * j->tile : at * across);
+        g->tile[i].x[0] = x + y * down + (j->tile ? t * j->tile : at * across);
         g->tile[i].x[1] = both ? g->tile[i].x[0] + down : g->tile[i].x[0] + (m + 1) / 2 * across;
         g->places += m;
     }
+}
+
+/* Results of a tile are written when all is done: a burst. */
+static void expect(const job *j, const kk_spots *t, float *y, int64_t at)
+{
+    if (j->c->y_blocked) {
+        for (int v = 0; t->first && v < t->cols; v += PANEL)
+            for (int i = 0; i < t->places; i++)
+                __builtin_prefetch(t->c + v / PANEL * t->c_panel + i * PANEL, 1);
+        return;
+    }
+    for (int64_t ch = t->cols * at / j->k; ch < t->cols * (at + t->k) / j->k; ch++)
+        __builtin_prefetch(y + ch * j->places, 1);
 }
 
 /* A group through k, by the channels from o on; `next`: the weights that are needed then. */
@@ -109,24 +145,28 @@ static void run_group(const job *j, const piece *p, const group *g, float *out, 
 {
     int64_t panel = j->k * PANEL, ahead = min(BLOCK, j->k);
     const float *w = p->weights + o * j->k;
-    kk_spots t = {.step = j->stride[1], .w = w, .panel = panel, .fetch_step = ceil_div(PANEL, g->n), .offset = j->offset, .first = true};
+    kk_spots t = {.step = j->stride[1] * j->unit, .c_place = COLS, .c_panel = PANEL, .w = w, .panel = panel, .fetch_step = ceil_div(PANEL, g->n), .offset = j->offset, .first = true};
     t.cols = (int)min(j->kernels->cols, p->o1 - o);
+    int64_t start = p->y0 * j->width + p->x0 + g->at;
+    if (j->c->y_blocked) {
+        out = p->y + o * j->places + start * PANEL;
+        t.c_place = PANEL;
+        t.c_panel = j->places * PANEL;
+    }
     for (int64_t at = 0; at < j->k; at += t.k, t.w += t.k * PANEL, t.offset += t.k, t.first = false) {
         t.k = min(BLOCK, j->k - at);
         t.bias = p->bias && at + t.k == j->k ? p->bias + o : NULL;
         t.c = out;
-        const float *y = p->y + p->y0 * j->width + p->x0 + g->at;
-        for (int i = 0; i < g->n; i++) {
-            for (int64_t ch = t.cols * at / j->k; ch < t.cols * (at + t.k) / j->k; ch++)    /* it is written when all is done: a burst */
-                __builtin_prefetch(y + (o + ch) * j->places, 1);
-            y += g->tile[i].places;
+        float *y = p->y + o * j->places + start;
+        for (int i = 0; i < g->n; i++, y += t.places) {
             t.x[0] = g->tile[i].x[0];
             t.x[1] = g->tile[i].x[1];
             t.places = g->tile[i].places;
             int64_t fetch = at + t.k * i / g->n + ahead;       /* each tile its share of what comes a block later */
             t.fetch = fetch < j->k ? w + fetch * PANEL : next + (fetch - j->k) * PANEL;
+            expect(j, &t, y, at);
             j->kernels->tile(&t);
-            t.c += t.places * COLS;
+            t.c += t.places * t.c_place;
         }
     }
 }
@@ -149,7 +189,8 @@ static void run_band(const job *j, const piece *p, const float *x, float *out)
             group g;
             make_group(j, &g, x, rows, &tiles, kk_row_of(&groups, i), groups.rows + (i < groups.higher));
             run_group(j, p, &g, out, o, p->weights + (i + 1 < groups.tiles ? o : o + n < p->o1 ? o + n : p->o0) * j->k);
-            j->copies->transpose(p->y + o * j->places + start + g.at, j->places, out, COLS, g.places, n);
+            if (!j->c->y_blocked)
+                j->copies->transpose(p->y + o * j->places + start + g.at, j->places, out, COLS, g.places, n);
         }
         if (!j->c->whole_rows || whole)
             finish(j, p, o, o + n);
@@ -158,7 +199,7 @@ static void run_band(const job *j, const piece *p, const float *x, float *out)
 
 static bool run_piece(job *j, piece *p)
 {
-    int64_t tiles = ceil_div(j->rows > 1 ? j->width : j->band, j->kernels->places), floats = j->copied ? tiles * j->tile : 0;
+    int64_t tiles = ceil_div(j->rows > 1 ? j->width : j->band, j->kernels->places), floats = !j->copied ? 0 : j->tile ? tiles * j->tile : j->c->cin / PANEL * j->channel;
     int64_t end = j->rows > 1 ? p->y1 : p->x1;
     size_t bytes = (size_t)(floats + GROUP * MOST_PLACES * COLS) * sizeof(float);
     float *out = kb_data_alloc(bytes), *band = out + GROUP * MOST_PLACES * COLS;
@@ -175,8 +216,8 @@ static bool run_piece(job *j, piece *p)
             b.x1 = at + n;
         }
         if (j->copied)
-            copy_band(j, &b, band);
-        run_band(j, &b, j->copied ? band : b.x + b.y0 * j->stride[0] * j->row + b.x0 * j->stride[1], out);
+            j->tile ? copy_band(j, &b, band) : copy_blocks(j, &b, band);
+        run_band(j, &b, j->copied ? band : b.x + b.y0 * j->stride[0] * j->row + b.x0 * j->stride[1] * j->unit, out);
     }
     if (j->c->whole_rows && j->band < (j->rows > 1 ? j->rows : j->width))
         finish(j, &(piece){.row = p->row, .y1 = j->rows, .x1 = j->width, .worker = p->worker}, p->o0, p->o1);
@@ -229,7 +270,7 @@ static void cut(job *j, int64_t items, int64_t threads)
         return;
     int64_t along = share(size, threads, unit, &n_along), across = share(c->cout, threads, PANEL, &n_across);
     double rows = (double)along / (double)size, channels = (double)across / (double)c->cout;
-    bool heavy = j->k * c->cout > c->cin * c->in[0] * c->in[1];
+    bool heavy = j->k * c->cout > HEAVY * c->cin * c->in[0] * c->in[1];
     if (channels < rows - 0.02 || (channels < rows + 0.02 && heavy)) {
         j->across = across;
         j->n_across = n_across;
@@ -280,12 +321,40 @@ static void set_band(job *j)
     j->tile = reach(j, 0, single ? 1 : j->band) * j->row;
 }
 
+/* Blocks of channels have their padding copied, nothing else; whole rows. */
+static void set_blocks(job *j)
+{
+    const kb_conv *c = j->c;
+    bool single = j->rows == 1;
+    j->unit = PANEL;
+    j->copied = c->padding[0] + c->padding[1] > 0;
+    j->row = c->in[1] * PANEL;
+    j->channel = c->in[0] * j->row;
+    if (!j->copied)
+        return;
+    int64_t size = single ? j->width : j->rows, line = c->cin * (single ? j->stride[1] * reach(j, 0, 1) : reach(j, 1, j->width));
+    int64_t most = single ? max(1, MOST_BAND / line) : max(1, (MOST_BAND / line - reach(j, 0, 1)) / j->stride[0] + 1);
+    j->band = ceil_div(ceil_div(size, ceil_div(size, most)), j->together) * j->together;
+    j->row = reach(j, 1, single ? j->band : j->width) * PANEL;
+    j->channel = reach(j, 0, single ? 1 : j->band) * j->row;
+}
+
 static void set_sizes(job *j)
 {
     const kb_conv *c = j->c;
     bool flat = kk_conv_is_plain(c) && c->out[1] < j->kernels->places;
     j->rows = flat ? 1 : c->out[0];
     j->width = flat ? j->places : c->out[1];
+    j->unit = 1;
+    j->together = j->rows > 1 && 2 * j->width <= j->kernels->places ? 2 : 1;
+    if (c->x_blocked) {
+        for (int d = 0; d < 2; d++) {
+            j->skip[d] = 1;
+            j->stride[d] = c->stride[d];
+        }
+        set_blocks(j);
+        return;
+    }
     j->copied = c->padding[0] + c->padding[1] > 0 || c->kernel[0] > c->stride[0] || c->kernel[1] > c->stride[1];
     for (int d = 0; d < 2; d++) {
         j->skip[d] = c->kernel[d] == 1 && c->stride[d] <= MOST_SKIP ? c->stride[d] : 1;
@@ -295,7 +364,6 @@ static void set_sizes(job *j)
         j->skip[d] = j->copied ? j->skip[d] : 1;
         j->stride[d] = c->stride[d] / j->skip[d];
     }
-    j->together = j->rows > 1 && 2 * j->width <= j->kernels->places ? 2 : 1;
     j->row = c->in[1];
     j->channel = c->in[0] * c->in[1];
     if (j->copied)
@@ -310,9 +378,9 @@ static bool make_offsets(job *j)
     for (int64_t y = 0; to && y < c->kernel[0]; y++)
         for (int64_t x = 0; x < c->kernel[1]; x++)
             for (int64_t i = 0; i < c->cin; i++)
-                *to++ = (int32_t)(i * j->channel + y * c->dilation[0] * j->row + x * c->dilation[1]);
+                *to++ = (int32_t)(i / j->unit * j->channel + i % j->unit + y * c->dilation[0] * j->row + x * c->dilation[1] * j->unit);
     for (int i = 0; to && i < KK_DIRECT_AHEAD; i++, to++)
-        *to = to[-1];
+        *to = to[-j->unit];
     return to != NULL;
 }
 
@@ -328,6 +396,13 @@ bool kk_conv_direct_pays(const kb_conv *c)
     if (kernels->cols == PANEL)
         return kk_conv_taps(c) > 1 && 4 * width >= 3 * kernels->places * ceil_div(width, kernels->places);
     return !kk_conv_is_plain(c) || (k * c->cout >= image && k >= BLOCK / 2) || (k >= BLOCK && kk_conv_places(c) <= MOST_FEW);
+}
+
+bool kb_conv_may_block(const kb_conv *c, bool x, bool y)
+{
+    const kk_direct_kernels *kernels = KB_ISA_PICK(kk_direct_kernels_of)();
+    return !c->transposed && c->groups == 1 && kernels->cols > PANEL && (!x || c->cin % PANEL == 0) && (!y || c->cout % PANEL == 0)
+        && c->cin * (c->in[0] + 2 * c->padding[0]) * (c->in[1] + 2 * c->padding[1]) < INT_MAX / 16;
 }
 
 int kk_conv_direct(const kb_conv *c)

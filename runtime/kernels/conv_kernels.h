@@ -54,7 +54,7 @@ typedef struct kk_pool { int64_t rows, row, taps, tap; int stride /* 1 or 2 */; 
 KB_ISA_DECLARE(void, kk_pool_row, (const kk_pool *p, const float *from, float *out, int64_t n));
 
 /* A tile of a direct convolution: some output places by up to `cols` output channels over one block of k. */
-enum { KK_DIRECT_COLS = 32, KK_DIRECT_AHEAD = 8 };
+enum { KK_DIRECT_COLS = 32, KK_DIRECT_AHEAD = 16 };
 typedef struct kk_spots {
     const float *x[2];          /* inputs of the first places, and of those from (places + 1) / 2 on, at offset 0; neighbours are `step` apart */
     int64_t step;
@@ -63,7 +63,8 @@ typedef struct kk_spots {
     int64_t panel;
     const float *fetch;         /* into L2, in each panel: fetch_step floats further a step */
     int64_t fetch_step;
-    float *c;                   /* [places][KK_DIRECT_COLS]; what a panel has beyond the last channel is written too */
+    float *c;                   /* places c_place apart, of each 16 channels, panels c_panel apart; what a panel has beyond the last channel is written too */
+    int64_t c_place, c_panel;
     const float *bias;          /* over channels, added at the end; NULL: none, or not yet */
     int64_t k;
     int places, cols;

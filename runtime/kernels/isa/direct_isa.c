@@ -22,45 +22,67 @@ enum { PANELS = 1, PLACES = 6 };
 enum { PANELS = 1, PLACES = 4 };
 #define EACH(X, p, s) X(1, p, s) X(2, p, s) X(3, p, s) X(4, p, s)
 #endif
-enum { VECS = PANELS * VPP, COLS = KK_DIRECT_COLS, AHEAD = KK_DIRECT_AHEAD, AHEAD_W = 6 /* steps of k that are fetched into L1 ahead */ };
+enum { VECS = PANELS * VPP, AHEAD = 8, AHEAD_W = 6 /* steps of k that are fetched into L1 ahead */ };
 
-/* `apart`: 0 is any. */
+/* What a step of k needs from the weights: loads, and lines ahead. */
+INLINE void weights(vec *b, const float *w, const float *fetch, int64_t panel, int panels)
+{
+    UNROLL for (int v = 0; v < panels * VPP; v++)
+        b[v] = load(w + v / VPP * panel + v % VPP * W);
+    UNROLL for (int j = 0; j < panels; j++)
+        __builtin_prefetch(fetch + j * panel, 0, 2);
+    if (W == 16)                /* narrower vectors leave no loads to spare */
+        UNROLL for (int j = 0; j < panels; j++)
+            __builtin_prefetch(w + j * panel + AHEAD_W * PANEL);
+}
+
+/* Taps at p of the first places, at q of the others. */
+INLINE void add(vec acc[PLACES][VECS], const float *p, const float *q, const vec *b, int64_t step, int places, int vecs)
+{
+    const int half = (places + 1) / 2;
+    UNROLL for (int i = 0; i < places; i++) {
+        vec a = spread(i < half ? p + i * step : q + (i - half) * step);
+        UNROLL for (int v = 0; v < vecs; v++)
+            acc[i][v] = mul_add(a, b[v], acc[i][v]);
+    }
+}
+
+/* `apart`: how far from each other the places' taps are; 0 is any. From 16 on channels are in blocks of 16: so many steps of k read neighbours. */
 INLINE void tile(const kk_spots *t, int places, int panels, int apart)
 {
     const int half = (places + 1) / 2, vecs = panels * VPP;
     const int32_t *offset = t->offset;
     const float *x0 = t->x[0], *x1 = t->x[1], *w = t->w, *fetch = t->fetch;
     const int64_t step = apart ? apart : t->step, panel = t->panel, fetch_step = t->fetch_step;
-    vec acc[PLACES][VECS];
+    vec acc[PLACES][VECS], b[VECS];
     UNROLL for (int i = 0; i < places; i++)
         UNROLL for (int v = 0; v < vecs; v++)
             acc[i][v] = zero();
-    for (int64_t k = t->k; k > 0; k--, w += PANEL, fetch += fetch_step) {
-        const int64_t o = *offset, next = offset[AHEAD];
-        offset++;
-        const float *p = x0 + o, *q = x1 + o;
-        vec b[VECS];
-        UNROLL for (int v = 0; v < vecs; v++)
-            b[v] = load(w + v / VPP * panel + v % VPP * W);
-        UNROLL for (int j = 0; j < panels; j++)
-            __builtin_prefetch(fetch + j * panel, 0, 2);
-        if (W == 16) {          /* narrower vectors leave no loads to spare */
-            UNROLL for (int j = 0; j < panels; j++)
-                __builtin_prefetch(w + j * panel + AHEAD_W * PANEL);
-            __builtin_prefetch(x0 + next);      /* the first place's and the last one's: mostly all there is */
-            __builtin_prefetch(x1 + next + (places - half - 1) * step);
+    if (apart >= PANEL)
+        for (int64_t k = t->k; k > 0; k -= PANEL, offset += PANEL) {
+            const float *p = x0 + *offset, *q = x1 + *offset, *soon = x0 + offset[PANEL], *other = x1 + offset[PANEL];
+            for (int i = 0; i < PANEL; i++, w += PANEL, fetch += fetch_step) {
+                weights(b, w, fetch, panel, panels);
+                __builtin_prefetch(soon);               /* a place's line */
+                soon = i + 1 == half ? other : soon + step;
+                add(acc, p + i, q + i, b, step, places, vecs);
+            }
         }
-        UNROLL for (int i = 0; i < places; i++) {
-            vec a = spread(i < half ? p + i * step : q + (i - half) * step);
-            UNROLL for (int v = 0; v < vecs; v++)
-                acc[i][v] = mul_add(a, b[v], acc[i][v]);
+    else
+        for (int64_t k = t->k; k > 0; k--, offset++, w += PANEL, fetch += fetch_step) {
+            weights(b, w, fetch, panel, panels);
+            if (W == 16) {      /* the first place's line and the last one's: mostly all there is */
+                __builtin_prefetch(x0 + offset[AHEAD]);
+                __builtin_prefetch(x1 + offset[AHEAD] + (places - half - 1) * step);
+            }
+            add(acc, x0 + *offset, x1 + *offset, b, step, places, vecs);
         }
-    }
     float *c = t->c;
+    const int64_t c_place = t->c_place, c_panel = t->c_panel;
     if (!t->first)
         UNROLL for (int i = 0; i < places; i++)
             UNROLL for (int v = 0; v < vecs; v++)
-                acc[i][v] = load(c + i * COLS + v * W) + acc[i][v];
+                acc[i][v] = load(c + i * c_place + v / VPP * c_panel + v % VPP * W) + acc[i][v];
     if (t->bias)
         UNROLL for (int v = 0; v < vecs; v++) {
             vec b = load_some(t->bias + v * W, lanes_in(0, t->cols - v * W));
@@ -69,28 +91,30 @@ INLINE void tile(const kk_spots *t, int places, int panels, int apart)
         }
     UNROLL for (int i = 0; i < places; i++)
         UNROLL for (int v = 0; v < vecs; v++)
-            store(c + i * COLS + v * W, acc[i][v]);
+            store(c + i * c_place + v / VPP * c_panel + v % VPP * W, acc[i][v]);
 }
 
 typedef void (*tile_fn)(const kk_spots *t);
 #define TILE(r, p, s) static void tile_##r##_##p##_##s(const kk_spots *t) { tile(t, r, p, s); }
 #define IN(r, p, s) tile_##r##_##p##_##s,
-EACH(TILE, 1, 0)
-EACH(TILE, 1, 1)
-EACH(TILE, 1, 2)
+#define TILES(p) EACH(TILE, p, 0) EACH(TILE, p, 1) EACH(TILE, p, 2) EACH(TILE, p, 16) EACH(TILE, p, 32)
+#define ROW(p) {{EACH(IN, p, 0)}, {EACH(IN, p, 1)}, {EACH(IN, p, 2)}, {EACH(IN, p, 16)}, {EACH(IN, p, 32)}}
+TILES(1)
 #if defined(__AVX512F__)
-EACH(TILE, 2, 0)
-EACH(TILE, 2, 1)
-EACH(TILE, 2, 2)
+TILES(2)
 #endif
-static const tile_fn tiles[PANELS][3][PLACES] = {
-    {{EACH(IN, 1, 0)}, {EACH(IN, 1, 1)}, {EACH(IN, 1, 2)}},
+static const tile_fn tiles[PANELS][5][PLACES] = {
+    ROW(1),
 #if defined(__AVX512F__)
-    {{EACH(IN, 2, 0)}, {EACH(IN, 2, 1)}, {EACH(IN, 2, 2)}},
+    ROW(2),
 #endif
 };
 
-static void run_tile(const kk_spots *t) { tiles[t->cols > PANEL][t->step > 2 ? 0 : t->step][t->places - 1](t); }
+static void run_tile(const kk_spots *t)
+{
+    int apart = t->step == PANEL ? 3 : t->step == 2 * PANEL ? 4 : t->step > 2 ? 0 : (int)t->step;
+    tiles[t->cols > PANEL][apart][t->places - 1](t);
+}
 
 static const kk_direct_kernels kernels = {.places = PLACES, .cols = PANELS * PANEL, .tile = run_tile};
 

@@ -1,0 +1,158 @@
+/* blocks.c: convolutions whose images have their channels in blocks of 16 (kb_conv's x_blocked, y_blocked): [N][C / 16][H][W][16].
+ *
+ * So a direct convolution stores its results where they are and reads them with no more than their padding copied. A value may lie so
+ * where it is a fresh image that nobody but convolutions and their kernels touch: as a result, as a convolution's image, as what a kernel
+ * on planes works on (a residual). All planes of one kernel lie the same way. Such a kernel goes along 16 channels side by side instead of
+ * along a plane (lp_kernel.columns); values take as many bytes as before, so that planning sees no difference.
+ *
+ * It pays wherever it is legal: what is between convolutions is never transposed. The first and the last of them convert, by themselves.
+ */
+#include "codegen/internal.h"
+#include <stdlib.h>
+
+typedef struct blocker {
+    cg_facts *f;
+    const cg_groups *gs;
+    cg_lowered *lowered;
+} blocker;
+
+static int32_t product_of(const blocker *b, const cg_group *g)
+{
+    if (g->fused)
+        return g->product;
+    return b->f->node[g->nodes[0]].kind == CG_PRODUCT ? g->nodes[0] : -1;
+}
+
+/* A convolution alone, or with a kernel on its planes. */
+static bool takes_part(const blocker *b, const cg_group *g, kb_conv *c)
+{
+    int32_t product = product_of(b, g);
+    return product >= 0 && g->second < 0 && g->then < 0 && !g->inside && kb_conv_is((kb_opcode)b->f->g->nodes[product].op)
+        && b->f->node[product].sink < 0 && cg_conv_of_node(b->f, product, c) && kb_conv_may_block(c, false, false);
+}
+
+/* ---- kernels -------------------------------------------------------------------------------------------------------------------------------- */
+typedef enum map { OTHER, SAME /* for all elements of a channel */, PLANE } map;
+
+/* How a buffer's elements follow a kernel over the planes of c. */
+static map map_of(const lp_kernel *k, const lp_buffer *b, const kb_conv *c)
+{
+    int last = k->n_outer - 1;
+    int64_t places = c->out[0] * c->out[1];
+    if (b->inner_stride == 0)
+        return (b->stride[last] == 0 || b->stride[last] == 1) && b->offset == 0 ? SAME : OTHER;
+    return b->inner_stride == 1 && b->stride[last] == places && (last == 0 || b->stride[0] == c->cout * places) && b->offset == 0 && b->dtype == KN_F32 ? PLANE : OTHER;
+}
+
+static bool convertible(const cg_lowered *w, const kb_conv *c)
+{
+    const lp_kernel *k = w->k;
+    if (k->columns || lp_reduces(k) || k->n_outer < 1 || k->n_outer > 2 || k->inner.size != c->out[0] * c->out[1] || k->outer[k->n_outer - 1].size % c->cout
+        || k->outer[k->n_outer - 1].size * (k->n_outer == 2 ? k->outer[0].size : 1) != c->batch * c->cout)
+        return false;
+    for (int64_t i = 0; i < k->n_insts; i++)
+        if (k->insts[i].op == LP_INDEX)
+            return false;
+    for (int64_t i = 0; i < k->n_buffers; i++)
+        if (w->root[i] == UINT32_MAX || w->offset[i] != 0 || map_of(k, &k->buffers[i], c) == OTHER)
+            return false;
+    return true;
+}
+
+static void convert(lp_kernel *k, const kb_conv *c)
+{
+    int last = k->n_outer - 1;
+    for (int64_t i = 0; i < k->n_buffers; i++) {
+        lp_buffer *b = &k->buffers[i];
+        bool plane = map_of(k, b, c) == PLANE;
+        b->stride[last + 1] = plane ? 1 : b->stride[last];
+        b->stride[last] *= LP_BLOCK;
+        b->inner_stride *= LP_BLOCK;
+    }
+    k->outer[last].size /= LP_BLOCK;
+    k->outer[last + 1] = (lp_dim){.size = LP_BLOCK};
+    k->n_outer++;
+    k->columns = true;
+    k->inner.sym = 1;
+    lp_set_ahead(k);
+}
+
+/* ---- values --------------------------------------------------------------------------------------------------------------------------------- */
+static bool same_image(const kb_type *a, const kb_type *b)
+{
+    bool same = a->rank == b->rank && a->dtype == b->dtype;
+    for (int d = 0; same && d < a->rank; d++)
+        same = a->size[d].v == b->size[d].v && a->stride[d].v == b->stride[d].v;
+    return same;
+}
+
+/* A fresh image in f32, whole channels of blocks, met as it is by convolutions and their kernels only. */
+static bool may_lie_so(const blocker *b, uint32_t root)
+{
+    const cg_facts *f = b->f;
+    const ir_graph *g = f->g;
+    const ir_node *n = &g->nodes[root];
+    const kb_type *t = &g->types[n->type];
+    kb_conv c;
+    if (f->node[root].home != root || f->output[root] || n->op >= OP_COUNT || ir_is_written(g, root) || t->rank != 4 || t->dtype != KN_F32 || t->size[1].v % LP_BLOCK
+        || f->node[root].group < 0 || !takes_part(b, &b->gs->v[f->node[root].group], &c))
+        return false;
+    for (int32_t at = f->reads[root]; at >= 0; at = f->next_read[at]) {
+        int32_t reader = f->reader[at], group = f->node[reader].group;
+        ir_ref r = g->operands[at];
+        if (group < 0 || !ir_is(r) || ir_offset(g, r) != 0 || !same_image(ir_type(g, r), t) || !takes_part(b, &b->gs->v[group], &c))
+            return false;
+        if (reader == product_of(b, &b->gs->v[group]) && (at != (int32_t)g->nodes[reader].in || !kb_conv_may_block(&c, true, false)))
+            return false;
+    }
+    return true;
+}
+
+/* The storages that are planes in a group's kernel, and its convolution's own: all of them or none. True when some are no longer blocked. */
+static bool agree(const blocker *b, const cg_group *g, const kb_conv *c)
+{
+    cg_facts *f = b->f;
+    const cg_lowered *w = g->fused ? &b->lowered[f->node[g->product].group] : NULL;
+    uint32_t own = f->node[product_of(b, g)].home;
+    bool all = f->node[own].blocked && (!w || convertible(w, c)), changed = false;
+    for (int64_t i = 0; w && i < w->k->n_buffers; i++)
+        all = all && (map_of(w->k, &w->k->buffers[i], c) != PLANE || f->node[w->root[i]].blocked);
+    if (all)
+        return false;
+    for (int64_t i = -1; i < (w ? w->k->n_buffers : 0); i++) {
+        uint32_t root = i < 0 ? own : w->root[i];
+        if (root == UINT32_MAX || !f->node[root].blocked)
+            continue;
+        f->node[root].blocked = false;
+        changed = true;
+    }
+    return changed;
+}
+
+void cg_block_channels(cg_facts *f, const cg_groups *gs, cg_lowered *lowered)
+{
+    const blocker b = {f, gs, lowered};
+    kb_conv c;
+    bool changed = false;
+    for (int64_t i = 0; i < gs->n_order && !f->all_eager && !getenv("NOBLK"); i++) {
+        const cg_group *g = &gs->v[gs->order[i]];
+        if (!takes_part(&b, g, &c) || !kb_conv_may_block(&c, false, true))
+            continue;
+        for (int k = 0; k < cg_members(g); k++) {
+            uint32_t root = f->node[cg_member(g, k)].home;
+            f->node[root].blocked = may_lie_so(&b, root);
+            changed |= f->node[root].blocked;
+        }
+    }
+    while (changed) {
+        changed = false;
+        for (int64_t i = 0; i < gs->n_order; i++)
+            if (takes_part(&b, &gs->v[gs->order[i]], &c))
+                changed |= agree(&b, &gs->v[gs->order[i]], &c);
+    }
+    for (int64_t i = 0; i < gs->n_order; i++) {
+        const cg_group *g = &gs->v[gs->order[i]];
+        if (takes_part(&b, g, &c) && g->fused && f->node[f->node[g->product].home].blocked)
+            convert(lowered[gs->order[i]].k, &c);
+    }
+}

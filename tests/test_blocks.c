@@ -1,0 +1,152 @@
+/* test_blocks.c: convolutions with their channels in blocks of 16: against row-major ones to the bit, by random sizes, and which values of a
+ * program lie so (codegen/blocks.c).
+ */
+#include "base/alloc.h"
+#include "base/conv.h"
+#include "base/cpu.h"
+#include "base/pool.h"
+#include "tests/support/graph_check.h"
+#include <criterion/criterion.h>
+#include <kiln/kiln.h>
+#include <string.h>
+
+static uint64_t seed = 11;
+static int64_t below(int64_t n)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)(seed >> 33) % n;
+}
+
+static float *drawn(int64_t n)
+{
+    float *p = kb_data_alloc((size_t)n * sizeof *p);
+    cr_assert_not_null(p);
+    for (int64_t i = 0; i < n; i++)
+        p[i] = (float)(below(2001) - 1000) / 512.0f;
+    return p;
+}
+
+/* [batch][channels][places] to [batch][channels / 16][places][16] */
+static void block(float *to, const float *from, int64_t batch, int64_t channels, int64_t places)
+{
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t c = 0; c < channels; c++)
+            for (int64_t p = 0; p < places; p++)
+                to[((b * channels / 16 + c / 16) * places + p) * 16 + c % 16] = from[(b * channels + c) * places + p];
+}
+
+static kb_conv random_conv(void)
+{
+    kb_conv c = {.batch = 1 + below(2), .groups = 1, .cin = below(4) ? 16 * (1 + below(6)) : 1 + below(5), .cout = 16 * (1 + below(5)) + (below(5) ? 0 : below(16))};
+    bool plain = below(3) == 0;
+    for (int d = 0; d < 2; d++) {
+        c.kernel[d] = plain ? 1 : 1 + below(3);
+        c.stride[d] = plain ? 1 : 1 + below(3);
+        c.padding[d] = !plain && below(2) ? below(c.kernel[d]) : 0;
+        c.dilation[d] = 1 + below(2);
+        c.in[d] = below(4) ? 5 + below(28) : 1 + below(8);
+        c.out[d] = (c.in[d] + 2 * c.padding[d] - c.dilation[d] * (c.kernel[d] - 1) - 1) / c.stride[d] + 1;
+    }
+    return c;
+}
+
+/* Row-major first; then image, result, and both in blocks. */
+static void check(kb_conv c)
+{
+    int64_t places[2] = {c.in[0] * c.in[1], c.out[0] * c.out[1]}, n_x = c.batch * c.cin * places[0], n_w = c.cout * c.cin * c.kernel[0] * c.kernel[1], n_y = c.batch * c.cout * places[1];
+    float *x = drawn(n_x), *x_blocked = drawn(n_x), *w = drawn(n_w), *bias = drawn(c.cout), *y = drawn(n_y), *y_blocked = drawn(n_y), *got = drawn(n_y);
+    c.x = x;
+    c.w = w;
+    c.bias = below(2) ? bias : NULL;
+    c.y = y;
+    cr_assert(kb_conv_f32(&c));
+    block(x_blocked, x, c.batch, c.cin - c.cin % 16, c.cin % 16 ? 0 : places[0]);
+    block(y_blocked, y, c.batch, c.cout - c.cout % 16, c.cout % 16 ? 0 : places[1]);
+    for (int how = 1; how < 4; how++) {
+        kb_conv d = c;
+        d.x_blocked = how & 1;
+        d.y_blocked = how & 2;
+        d.x = d.x_blocked ? x_blocked : x;
+        d.y = got;
+        if (!kb_conv_may_block(&c, d.x_blocked, d.y_blocked))
+            continue;
+        memset(got, 0xff, (size_t)n_y * sizeof *got);
+        cr_assert(kb_conv_f32(&d));
+        cr_assert(memcmp(got, d.y_blocked ? y_blocked : y, (size_t)n_y * sizeof *got) == 0,
+                  "image %s, result %s: %lld times %lld channels of %lld x %lld to %lld, kernel %lld x %lld, stride %lld %lld, padding %lld %lld, dilation %lld %lld",
+                  d.x_blocked ? "blocked" : "row-major", d.y_blocked ? "blocked" : "row-major", (long long)c.batch, (long long)c.cin, (long long)c.in[0], (long long)c.in[1],
+                  (long long)c.cout, (long long)c.kernel[0], (long long)c.kernel[1], (long long)c.stride[0], (long long)c.stride[1], (long long)c.padding[0],
+                  (long long)c.padding[1], (long long)c.dilation[0], (long long)c.dilation[1]);
+    }
+    float *all[] = {x, x_blocked, w, bias, y, y_blocked, got};
+    int64_t sizes[] = {n_x, n_x, n_w, c.cout, n_y, n_y, n_y};
+    for (int i = 0; i < 7; i++)
+        kb_data_free(all[i], (size_t)sizes[i] * sizeof(float));
+}
+
+Test(blocks, same_bits)
+{
+    kb_conv any = {.groups = 1, .cin = 16, .cout = 16, .in = {1, 1}, .kernel = {1, 1}};
+    if (!kb_conv_may_block(&any, true, true))
+        cr_skip_test("skipped: needs AVX-512");
+    for (int threads = 1; threads <= 3; threads++) {
+        kb_set_threads(threads);
+        for (int i = 0; i < 150; i++) {
+            kb_conv c = random_conv();
+            bool fits = true;
+            for (int d = 0; d < 2; d++)
+                fits = fits && c.in[d] + 2 * c.padding[d] > c.dilation[d] * (c.kernel[d] - 1);
+            if (fits)
+                check(c);
+        }
+    }
+    kb_set_threads(0);
+}
+
+/* ---- programs -------------------------------------------------------------------------------------------------------------------------- */
+#define HEAD(h, w) "graph (%0: f32[1, 8, " h ", " w "], %1: f32[32, 8, 3, 3], %2: f32[32, 32, 3, 3], %3: f32[32], %4: f32[32], %5: f32[32]) {\n" \
+    " %7 = conv2d(%0, %1, _) padding=[1]\n %8, %9, %10 = batch_norm(%7, _, %3, %4, %5, _, 1e-3) training=false\n %11 = relu(%8)\n" \
+    " %12 = conv2d(%11, %2, %3) padding=[1]\n"
+
+static void expect(const char *text, int blocked)
+{
+    char error[512] = "";
+    ir_graph *g = ir_parse(text, error, sizeof error);
+    cr_assert_not_null(g, "%s\n%s", error, text);
+    cg_program *p = cg_compile(g, &(cg_options){.text = true});
+    cr_assert_not_null(p, "%s", kn_last_error());
+    char *what = cg_program_print(p);
+    int n = 0;
+    for (const char *at = what; (at = strstr(at, "to blocks")); at++)
+        n++;
+    kb_conv any = {.groups = 1, .cin = 16, .cout = 16, .in = {1, 1}, .kernel = {1, 1}};
+    cr_expect_eq(n, kb_conv_may_block(&any, true, true) ? blocked : 0, "%d results in blocks, %d expected\n%s\n%s", n, blocked, what, text);
+    kb_free(what);
+    cg_program_free(p);
+    for (int threads = 1; threads <= 2; threads++) {
+        kb_set_threads(threads);
+        const char *bad = rg_compare(g, 1, NULL, NULL);
+        cr_assert_null(bad, "%s\n%s", bad, text);
+    }
+    kb_set_threads(0);
+    ir_free(g);
+}
+
+static void programs(void)
+{
+    expect(HEAD("20", "20") " return %12\n}\n", 1);
+    expect(HEAD("7", "7") " %13 = relu(%12)\n %14 = conv2d(%13, %2, _) padding=[1]\n return %14\n}\n", 2);
+    /* a residual, and batch_norm of both */
+    expect(HEAD("20", "20") " %13, %14, %15 = batch_norm(%12, _, %3, %4, %5, _, 1e-3) training=false\n %16 = add(%13, %11)\n %17 = relu(%16)\n"
+                            " %18 = conv2d(%17, %2, _) stride=[2]\n return %18\n}\n", 2);
+    /* a shortcut of its own convolution and batch_norm */
+    expect(HEAD("20", "20") " %13, %14, %15 = batch_norm(%12, _, %3, %4, %5, _, 1e-3) training=false\n %16 = slice(%2) dim=2 start=0 end=1 step=1\n"
+                            " return %13\n}\n", 1);
+    /* a result, or somebody else's, stays as it is, and so does what meets it in a kernel */
+    expect(HEAD("20", "20") " return %11, %12\n}\n", 0);
+    expect(HEAD("20", "20") " %13 = sum(%11) dims=[3]\n return %12, %13\n}\n", 0);
+    expect(HEAD("20", "20") " %13 = mul(%12, %11)\n return %13\n}\n", 0);
+}
+
+Test(blocks, programs_compiled) { programs(); }
+Test(blocks, programs_interpreted, .init = interpreted) { programs(); }
