@@ -315,9 +315,11 @@ static void mark_elements(ll_emit *e)
     }
 }
 
+static int block_width(const ll_emit *e) { return e->width < LP_BLOCK ? e->width : LP_BLOCK; }
+
 static void some(columns *x, const lp_phase *p, bool elements)
 {
-    const ll_active a = {.width = x->e->width, .count = x->e->width};
+    const ll_active a = {.width = block_width(x->e), .count = block_width(x->e)};
     for (uint32_t i = p->first; i < p->first + p->n; i++)
         if (!global(&x->e->k->insts[i]) && (x->e->last_use[i] != 0) == elements)
             instruction(x, i, &a, ll_int(x->e, 0));
@@ -328,7 +330,7 @@ static void lanes(ll_emit *e, LLVMValueRef from, LLVMValueRef to)
     columns x = {.e = e, .origin = from};
     ll_loop block, elements;
     mark_elements(e);
-    ll_loop_begin(e, &block, ll_int(e, 0), LLVMBuildSub(e->b, to, from, ""), e->width);
+    ll_loop_begin(e, &block, ll_int(e, 0), LLVMBuildSub(e->b, to, from, ""), block_width(e));
     x.first = block.i;
     for (int p = 0; p < e->k->n_phases; p++) {
         const lp_phase *phase = &e->k->phases[p];
