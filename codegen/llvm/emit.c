@@ -431,18 +431,6 @@ static LLVMValueRef moved(ll_emit *e, LLVMValueRef at, int64_t i, LLVMValueRef *
     return at;
 }
 
-enum { DESCENDING_ROW = 1024 };                 /* elements */
-
-/* Short rows of maps go from the last to the first: the end of one is often a masked store, which the next row's first load would meet
- * where both work in place, and wait until it has reached the cache. Rows that are stored to one place keep their order. */
-static bool may_descend(const ll_emit *e, int last)
-{
-    bool may = last >= 0 && !lp_reduces(e->k);
-    for (int64_t i = 0; i < e->k->n_buffers; i++)
-        may = may && (!e->k->buffers[i].written || ll_stride(e, i, last));
-    return may;
-}
-
 /* Rows along the last outer dimension, from its coordinate `from` to `to`; e->row holds the addresses of the first */
 static void run(ll_emit *e, LLVMValueRef from, LLVMValueRef to)
 {
@@ -452,30 +440,20 @@ static void run(ll_emit *e, LLVMValueRef from, LLVMValueRef to)
         ll_columns(e, from, to);
         return;
     }
-    bool may = may_descend(e, last);
-    LLVMValueRef down = may ? LLVMBuildICmp(e->b, LLVMIntSLE, e->i1, ll_int(e, DESCENDING_ROW), "") : NULL, by[LL_MAX_BUFFERS];
-    LLVMValueRef final = may ? LLVMBuildSub(e->b, to, ll_int(e, 1), "") : NULL;
-    for (int64_t i = 0; i < e->k->n_buffers && last >= 0; i++) {
-        by[i] = ll_stride(e, i, last);
-        if (may && by[i]) {
-            LLVMValueRef rest = LLVMBuildMul(e->b, LLVMBuildSub(e->b, final, from, ""), by[i], "");
-            rest = LLVMBuildSelect(e->b, down, rest, ll_int(e, 0), "");
-            e->row[i] = LLVMBuildGEP2(e->b, e->i8, e->row[i], &rest, 1, "");
-            by[i] = LLVMBuildSelect(e->b, down, LLVMBuildNeg(e->b, by[i], ""), by[i], "");
-        }
-    }
     ll_loop_begin(e, &l, from, to, 1);
     for (int64_t i = 0; i < e->k->n_buffers && last >= 0; i++)
-        if (by[i]) {
+        if (ll_stride(e, i, last)) {
             at[i] = ll_carry(e, &l, e->row[i]);
             e->row[i] = l.phi[at[i]];
         }
     if (last >= 0)
-        e->coord[last] = may ? LLVMBuildSelect(e->b, down, LLVMBuildSub(e->b, LLVMBuildAdd(e->b, from, final, ""), l.i, ""), l.i, "") : l.i;
+        e->coord[last] = l.i;
     phases(e);
     for (int64_t i = 0; i < e->k->n_buffers && last >= 0; i++)
-        if (by[i])
-            l.next[at[i]] = LLVMBuildGEP2(e->b, e->i8, e->row[i], &by[i], 1, "");
+        if (ll_stride(e, i, last)) {
+            LLVMValueRef by = ll_stride(e, i, last);
+            l.next[at[i]] = LLVMBuildGEP2(e->b, e->i8, e->row[i], &by, 1, "");
+        }
     ll_loop_end(e, &l);
 }
 
