@@ -87,6 +87,10 @@ cg_program *cg_compile(const ir_graph *g, const cg_options *o);
 void cg_program_free(cg_program *p);            /* NULL: nothing */
 cg_stats cg_program_stats(const cg_program *p);
 bool cg_program_settled(const cg_program *p);   /* no kernel of it waits for better code */
+/* How results that are too large for the caches go: a program alternates over some runs, and keeps what was faster (choice.c). False: it
+ * has none, or no choice. compared: how often it has; ns: the fastest run of each way at the last time; 0: none so far. */
+typedef struct cg_stores { bool through; uint64_t compared, around_ns, through_ns; } cg_stores;
+bool cg_program_stores(const cg_program *p, cg_stores *out);
 char *cg_program_print(const cg_program *p);    /* steps, kernels, arena, where options asked for text; kb_free it */
 
 /* Runs it. inputs[i]: first element of graph input i, laid out as its type says. scalars: 8-byte values. outputs[i] receives a block from

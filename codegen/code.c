@@ -11,6 +11,8 @@
  * Two threads that compile the same kernel at once both do the work, and the later one drops its own. cg_shutdown frees what no program
  * uses.
  *
+ * A kernel with another way of storing (choice.c) is an entry of its own, apart from the others until the background thread has made its code.
+ *
  * QUICK CODE FIRST. Where the code generator would be busy for longer than KN_QUICK_MS by the clock with what a program needs (estimated
  * from the kernels' instructions), it makes quick code, and better code follows in the background (tiers.c). An entry's code changes once,
  * from quick to better; programs notice at their next run. The object cache gets better code only.
@@ -36,7 +38,9 @@ struct cg_kernel_entry {
     lp_kernel *k;
     cg_code *code, *better;     /* better: what took the place of quick code, in which somebody may still be */
     _Atomic(lp_fn) fn;
-    _Atomic(bool) quick;        /* waits for better code; fn is set before it is cleared */
+    _Atomic(bool) quick;        /* waits for better code, or for any; fn is set before it is cleared */
+    bool apart;                 /* not among the others so far: fn is NULL */
+    bool wanted;                /* once apart: the code generator has been asked */
     int64_t users;
     uint64_t idle_since;        /* on the clock of kernels that fell out of use */
 };
@@ -189,6 +193,19 @@ static cg_kernel_entry *compile(job *j, const char *dump_dir)
     return other ? other : e;
 }
 
+/* An entry that was apart now has code, which serves other programs too. */
+static void join(cg_kernel_entry *e)
+{
+    bool resized;
+    pthread_mutex_lock(&lock);
+    if (e->apart && !find(e->k, e->form, &resized)) {
+        e->next = buckets[e->form % BUCKETS];
+        buckets[e->form % BUCKETS] = e;
+        e->apart = false;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 bool cg_kernel_improve(cg_kernel_entry *e)
 {
     job j = {.k = e->k};
@@ -197,7 +214,44 @@ bool cg_kernel_improve(cg_kernel_entry *e)
     if (e->better)
         atomic_store_explicit(&e->fn, fn, memory_order_release);
     atomic_store_explicit(&e->quick, false, memory_order_release);
+    if (e->better)
+        join(e);
     return e->better != NULL;
+}
+
+cg_kernel_entry *cg_kernel_through(const cg_kernel_entry *e)
+{
+    bool resized;
+    lp_kernel *k = lp_without_streaming(e->k);
+    uint64_t form = e->form;                    /* knows no hints */
+    cg_kernel_entry *n = k ? use(k, form, &resized) : NULL;
+    if (!n && k && (n = kb_calloc(1, sizeof *n))) {
+        *n = (cg_kernel_entry){.form = form, .k = k, .users = 1, .apart = true};
+        atomic_init(&n->quick, true);
+        return n;
+    }
+    lp_free(k);
+    return n;
+}
+
+void cg_kernel_want(cg_kernel_entry *e)
+{
+    pthread_mutex_lock(&lock);
+    bool asks = e->apart && !e->wanted;
+    e->wanted |= asks;
+    e->users += asks;
+    pthread_mutex_unlock(&lock);
+    if (!asks || cg_tiers_add(e))
+        return;
+    atomic_store(&e->quick, false);
+    cg_kernel_release(e);
+}
+
+lp_fn cg_kernel_fn(const cg_kernel_entry *e, bool *comes)
+{
+    if (comes)
+        *comes = atomic_load_explicit(&e->quick, memory_order_acquire);
+    return atomic_load_explicit(&e->fn, memory_order_acquire);
 }
 
 bool cg_program_settled(const cg_program *p) { return !atomic_load_explicit(&p->unsettled, memory_order_relaxed); }
@@ -239,7 +293,9 @@ static bool sweep(uint64_t until)
 void cg_kernel_release(cg_kernel_entry *e)
 {
     pthread_mutex_lock(&lock);
-    if (--e->users == 0) {
+    if (--e->users == 0 && e->apart) {
+        drop(e);
+    } else if (!e->users) {
         e->idle_since = ++idle_clock;
         if (++n_idle > MAX_IDLE)
             sweep(idle_clock - MAX_IDLE / 2);

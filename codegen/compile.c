@@ -28,8 +28,10 @@ void cg_program_free(cg_program *p)
         cg_device_program_fini(p);
     }
     for (int i = 0; i < p->n_steps; i++)
-        if (p->steps[i].entry)
-            cg_kernel_release(p->steps[i].entry);
+        for (int e = 0; e < 2; e++)
+            if (e ? p->steps[i].through : p->steps[i].entry)
+                cg_kernel_release(e ? p->steps[i].through : p->steps[i].entry);
+    kb_free(p->choice);
     for (int64_t i = 0; i < p->n_controls; i++)
         cg_control_free(p->controls[i]);
     kb_free(p->controls);
@@ -141,6 +143,8 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
         s = p->device ? cg_device_make_code(p, b->lowered, dir) : cg_make_code(p, b->lowered, dir);
     if (s == KN_OK && p->device && o && o->reduce_overhead)
         p->graph = cg_device_graph_new(p);
+    if (s == KN_OK && !p->device)
+        cg_choice_make(p);
     if (s == KN_OK) {
         count(p, &b->f);
         p->text = p->want_text ? cg_describe(p, &b->f) : NULL;

@@ -20,6 +20,7 @@ enum { STACK_ARENA = 4096, STACK_BASES = 64, BLOCK = 1024, MXCSR_DEFAULT = 0x1f8
 
 typedef struct piece {
     const cg_step *st;
+    lp_fn fn;                   /* NULL: interpreted */
     void **ptrs;
     const int64_t *scalars;
     int64_t scratch_bytes;      /* from one worker's scratch to the next; 0: it is on the workers' stacks */
@@ -27,7 +28,7 @@ typedef struct piece {
 } piece;
 
 /* What one run has besides its table of bases. */
-typedef struct run { const kb_source *sources; const int64_t *scalars; int threads; const uint32_t *spans; } run;
+typedef struct run { const kb_source *sources; const int64_t *scalars; int threads; const uint32_t *spans; bool through /* the caches: see choice.c */; } run;
 
 /* The kernel on a part, with the worker's own scratch: on its stack, or a part of the arena. A kernel without any takes `ptrs` as they
  * are. */
@@ -41,9 +42,8 @@ static __attribute__((noinline)) void run_with_scratch(const piece *p, void *con
         if (st->scratch[b])
             own[b] = p->scratch_bytes ? (char *)ptrs[b] + worker * p->scratch_bytes : small + st->ptrs[b].offset;
     }
-    lp_fn fn = __atomic_load_n(&st->fn, __ATOMIC_RELAXED);
-    if (fn)
-        fn(own, p->scalars, st->shape, part[0], part[1], part[2], part[3]);
+    if (p->fn)
+        p->fn(own, p->scalars, st->shape, part[0], part[1], part[2], part[3]);
     else
         lp_interpret(st->k, own, p->scalars, part[0], part[1], part[2], part[3]);
 }
@@ -52,11 +52,10 @@ static __attribute__((noinline)) void run_with_scratch(const piece *p, void *con
 static void run_part(const piece *p, void *const *ptrs, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
 {
     const cg_step *st = p->st;
-    lp_fn fn = __atomic_load_n(&st->fn, __ATOMIC_RELAXED);
     if (st->any_scratch)
         run_with_scratch(p, ptrs, (int64_t[]){row0, row1, i0, i1}, worker);
-    else if (fn)
-        fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
+    else if (p->fn)
+        p->fn(ptrs, p->scalars, st->shape, row0, row1, i0, i1);
     else
         lp_interpret(st->k, ptrs, p->scalars, row0, row1, i0, i1);
 }
@@ -74,8 +73,10 @@ static void run_piece(void *arg, int64_t begin, int64_t end, int worker)
         kb_profile_add(p->span, start, kb_profile_now());
 }
 
-static piece open_piece(const cg_program *p, const cg_step *st, char *const *bases, const int64_t *scalars, void **ptrs, int64_t *own)
+static piece open_piece(const cg_program *p, const cg_step *st, char *const *bases, const run *r, void **ptrs, int64_t *own)
 {
+    const int64_t *scalars = r->scalars;
+    lp_fn through = r->through && st->through ? cg_kernel_fn(st->through, NULL) : NULL;
     for (int b = 0; b < st->n_ptrs; b++)
         ptrs[b] = bases[st->ptrs[b].slot] + st->ptrs[b].offset + (st->scratch[b] ? p->arena_bytes : 0);
     if (!st->same_scalars) {
@@ -83,14 +84,14 @@ static piece open_piece(const cg_program *p, const cg_step *st, char *const *bas
             own[s] = scalars[st->scalars[s]];
         scalars = own;
     }
-    return (piece){st, ptrs, scalars, cg_arena_scratch(p), 0};
+    return (piece){st, through ? through : __atomic_load_n(&st->fn, __ATOMIC_RELAXED), ptrs, scalars, cg_arena_scratch(p), 0};
 }
 
 static void run_kernel(const cg_program *p, const cg_step *st, char *const *bases, const run *r)
 {
     void *ptrs[CG_MAX_BUFFERS];
     int64_t own[32];
-    piece w = open_piece(p, st, bases, r->scalars, ptrs, own);
+    piece w = open_piece(p, st, bases, r, ptrs, own);
     if (st->n_split < 2 * st->grain)
         run_piece(&w, 0, st->n_split, 0);
     else {
@@ -154,8 +155,8 @@ static kn_status run_planes(const cg_program *p, const cg_step *st, char *const 
     void *ptrs[2][CG_MAX_BUFFERS];
     int64_t own[2][32];
     kb_conv_chain c = {.first = opened_conv(st->product, bases, r), .second = opened_conv(st->then->product, bases, r), .between = finish_planes};
-    piece first = open_piece(p, st, bases, r->scalars, ptrs[0], own[0]),
-          second = open_piece(p, st->then, bases, r->scalars, ptrs[1], own[1]);
+    piece first = open_piece(p, st, bases, r, ptrs[0], own[0]),
+          second = open_piece(p, st->then, bases, r, ptrs[1], own[1]);
     c.arg = &first;
     c.first.whole_rows = st->product->whole_rows;
     c.second.finish = finish_rows;
@@ -173,7 +174,7 @@ static kn_status run_convolution(const cg_program *p, const cg_step *st, char *c
     if (st->then)
         return run_planes(p, st, bases, r);
     if (st->k) {
-        w = open_piece(p, st, bases, r->scalars, ptrs, own);
+        w = open_piece(p, st, bases, r, ptrs, own);
         c.finish = finish_rows;
         c.arg = &w;
         c.whole_rows = st->product->whole_rows;
@@ -203,7 +204,7 @@ static kn_status run_product(const cg_program *p, const cg_step *st, char *const
     int64_t own[32];
     piece w;
     if (st->k) {
-        w = open_piece(p, st, bases, r->scalars, ptrs, own);
+        w = open_piece(p, st, bases, r, ptrs, own);
         g.finish = finish_rows;
         g.arg = &w;
         g.whole_rows = st->product->whole_rows;
@@ -276,6 +277,16 @@ static kn_status run_default(const cg_program *p, char *const *bases, const run 
     return run_steps(p, bases, r, wrote);
 }
 
+static kn_status run_chosen(const cg_program *p, char *const *bases, run *r, bool *wrote)
+{
+    cg_pick pick = cg_choice_pick(p);
+    uint64_t start = kb_profile_now();
+    r->through = pick.through;
+    kn_status s = run_default(p, bases, r, wrote);
+    cg_choice_note(p, pick, s == KN_OK ? kb_profile_now() - start : 0);
+    return s;
+}
+
 static void free_outputs(const cg_program *p, void **outputs, int n)
 {
     while (n-- > 0) {
@@ -322,8 +333,10 @@ static kn_status run_program(const cg_program *p, void *const *inputs, const kb_
             break;
         }
     }
-    if (s == KN_OK)
-        s = run_default(p, bases, &(run){sources, scalars, threads, kb_profile_on() ? cg_profile_steps(p) : NULL}, wrote);
+    if (s == KN_OK) {
+        run r = {sources, scalars, threads, kb_profile_on() ? cg_profile_steps(p) : NULL, false};
+        s = p->choice ? run_chosen(p, bases, &r, wrote) : run_default(p, bases, &r, wrote);
+    }
     if (s != KN_OK && !given)
         free_outputs(p, outputs, made);
     if (arena_bytes > STACK_ARENA && arena)

@@ -204,6 +204,7 @@ typedef struct cg_product {
 typedef struct cg_device_step cg_device_step;       /* device_internal.h */
 typedef struct cg_device_graph cg_device_graph;     /* device_graph.c */
 typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; code.c */
+typedef struct cg_choice cg_choice;                 /* choice.c */
 
 /* The regions of a control operator as programs (control.c) */
 typedef struct cg_control cg_control;
@@ -229,6 +230,7 @@ typedef struct cg_step {
     cg_device_step *device;     /* code of a device's program; NULL: of the CPU's, or an eager call */
     lp_fn fn;                   /* NULL: interpreted. Better code may come while others run it: cg_program_settle */
     cg_kernel_entry *entry;
+    cg_kernel_entry *through;   /* the same kernel with ordinary stores, maybe without code so far (choice.c); NULL: there is no choice */
     const lp_kernel *k;         /* interpreted: its own; else the one that was compiled, which may have other sizes */
     const int64_t *shape;
     int n_ptrs, n_scalars;
@@ -271,6 +273,7 @@ struct cg_program {
     _Atomic(bool) unsettled;    /* kernels of it have quick code and wait for better */
     int max_bufs;
     kb_layout **layouts;        int64_t n_layouts, cap_layouts;
+    cg_choice *choice;          /* between stores around the caches and through them; NULL: there is none */
     cg_stats stats;
     double elsewhere_ms;        /* CPU time that other threads spent on it, less what the compiling thread spent on waiting for them */
     char *text;
@@ -311,6 +314,18 @@ void cg_tiers_stop(void);                       /* what waits is dropped, what i
 void cg_tiers_fork_lock(bool take);             /* before any other lock */
 /* exec.c, at the beginning of a run of an unsettled program: steps take the better code that has come. */
 void cg_program_settle(const cg_program *p);
+/* A kernel whose stores go around the caches, with ordinary ones: counted for the caller. It may have no code: cg_kernel_want has it made in
+ * the background. NULL when memory is short. */
+cg_kernel_entry *cg_kernel_through(const cg_kernel_entry *e);
+void cg_kernel_want(cg_kernel_entry *e);
+lp_fn cg_kernel_fn(const cg_kernel_entry *e, bool *comes);     /* NULL: none so far. *comes: none or quick code, and other code may follow */
+
+/* choice.c: which way results of a program go that are too large for the caches */
+typedef struct cg_pick { bool through; uint8_t stage; uint32_t run; } cg_pick;
+void cg_choice_make(cg_program *p);             /* where steps have one; without memory for it there is none */
+cg_pick cg_choice_pick(const cg_program *p);    /* the way this run goes */
+void cg_choice_note(const cg_program *p, cg_pick pick, uint64_t ns /* 0: no time */);
+extern _Atomic(uint64_t) cg_choice_handicap_ns[2];      /* tests: what runs around and through the caches are taken to last beyond what they did */
 bool cg_checking(void);         /* debug builds, KN_CHECK: graphs and kernels are verified on their way */
 bool cg_interpreting(void);     /* KN_BACKEND=interp */
 const char *cg_env(const char *name);

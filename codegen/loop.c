@@ -81,6 +81,31 @@ void lp_free(lp_kernel *k)
     kb_free(k);
 }
 
+lp_kernel *lp_without_streaming(const lp_kernel *k)
+{
+    lp_kernel *n = kb_alloc(sizeof *n);
+    if (!n)
+        return NULL;
+    *n = *k;
+    n->arena = (kb_arena){0};
+    n->table = NULL;
+    n->table_size = 0;
+    n->sharers = NULL;
+    n->cap_insts = k->n_insts;
+    n->cap_buffers = k->n_buffers;
+    n->insts = kb_alloc((size_t)(k->n_insts + !k->n_insts) * sizeof *n->insts);
+    n->buffers = kb_alloc((size_t)(k->n_buffers + !k->n_buffers) * sizeof *n->buffers);
+    if (!n->insts || !n->buffers) {
+        lp_free(n);
+        return NULL;
+    }
+    memcpy(n->insts, k->insts, (size_t)k->n_insts * sizeof *n->insts);
+    memcpy(n->buffers, k->buffers, (size_t)k->n_buffers * sizeof *n->buffers);
+    for (int64_t b = 0; b < n->n_buffers; b++)
+        n->buffers[b].streaming = false;
+    return n;
+}
+
 void lp_close(lp_kernel *k)
 {
     kb_free(k->table);

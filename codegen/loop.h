@@ -107,6 +107,8 @@ typedef struct lp_kernel {
 
 lp_kernel *lp_new(const char *name);
 void lp_free(lp_kernel *k);
+/* A copy with ordinary stores only: code of the same form, for the same shapes. NULL when memory is short. */
+lp_kernel *lp_without_streaming(const lp_kernel *k);
 void lp_close(lp_kernel *k);                    /* no more instructions come: gives back what only emitting needs */
 /* Both closed, of the same form and one thread's: k gives its instructions up for like's. False, and nothing has changed: memory is short. */
 bool lp_share_insts(lp_kernel *k, lp_kernel *like);

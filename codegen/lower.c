@@ -56,16 +56,16 @@ static int64_t last_cache(void)
 
 /* Does a result go around the caches? Where it fills the last one by half (virtual machines report a whole host's), and from 32 MB on;
  * from 16 MB on where no later step reads it: that is faster where other work sweeps the caches between calls, and slower where a call
- * follows at once, or another program reads the result next. KN_STREAM_MB decides otherwise; `bench softmax`, with and without --alone,
- * shows both sides. */
+ * follows at once, or another program reads the result next; so the program measures which holds (choice.c). KN_STREAM_MB is another
+ * limit: from it on there is the choice, or where it is negative, none; `bench softmax`, with and without --alone, shows both sides. */
 static bool is_large(const lowering *l, int buffer, int64_t bytes)
 {
     const cg_facts *f = l->c.f;
     uint32_t root = l->c.access[buffer].root;
     int64_t limit = 16 << 20, l3 = last_cache();
     int asked = kb_env_int(KB_ENV_KN_STREAM_MB);
-    if (asked > 0)
-        return bytes >= (int64_t)asked << 20;
+    if (asked)
+        return bytes >= (int64_t)(asked < 0 ? -(int64_t)asked : asked) << 20;
     for (int32_t at = root == UINT32_MAX ? -1 : f->reads[root]; at >= 0; at = f->next_read[at])
         if (f->node[f->reader[at]].group != f->node[l->c.group->nodes[0]].group)
             limit = 32 << 20;

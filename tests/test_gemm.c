@@ -173,6 +173,12 @@ Test(gemm, few_outputs)
             for (size_t k = 0; k < sizeof ks / sizeof *ks; k++)
                 for (int lay = 0; lay < LAYOUTS * LAYOUTS; lay += ks[k] > 100 ? 3 : 1)
                     check(m, n, ks[k], (layout)(lay / LAYOUTS), (layout)(lay % LAYOUTS), lay % 4);
+    static const int64_t ms[] = {5, 6, 7, 12, 15, 16, 17}, few[] = {1, 15, 16, 17, 64, 257};       /* more rows of few columns */
+    for (size_t m = 0; m < sizeof ms / sizeof *ms; m++)
+        for (int64_t n = 1; n <= 5; n++)
+            for (size_t k = 0; k < sizeof few / sizeof *few; k++)
+                for (int lay = 0; lay < LAYOUTS * LAYOUTS; lay += few[k] > 100 ? 3 : 1)
+                    check(ms[m], n, few[k], (layout)(lay / LAYOUTS), (layout)(lay % LAYOUTS), lay % 4);
 }
 
 Test(gemm, every_tile_height)

@@ -257,6 +257,25 @@ static void summary(writer *w, tr_module *m)
     cache_state(w);
 }
 
+/* Which way results go that are too large for the caches, where the graph has such */
+static void stores(writer *w, const tr_variant *v)
+{
+    cg_stores s;
+    if (!v || !v->program || !cg_program_stores(v->program, &s))
+        return;
+    if (w->json) {
+        put_text(w, "large_results", s.through ? "through the caches" : "around the caches");
+        put_count(w, "stores_compared", (unsigned long long)s.compared);
+        put_number(w, "around_us", (double)s.around_ns / 1000);
+        put_number(w, "through_us", (double)s.through_ns / 1000);
+    } else if (!s.compared) {
+        fputs("    large results go around the caches; not compared so far\n", w->f);
+    } else {
+        fprintf(w->f, "    large results go %s the caches: %.1f us a run around them, %.1f through; compared %llu times\n", s.through ? "through" : "around",
+                (double)s.around_ns / 1000, (double)s.through_ns / 1000, (unsigned long long)s.compared);
+    }
+}
+
 static void graph_line(writer *w, const tr_graph *g)
 {
     tr_variant *v = atomic_load(&((tr_graph *)(uintptr_t)g)->variant);
@@ -276,6 +295,7 @@ static void graph_line(writer *w, const tr_graph *g)
         put_count(w, "liveness_bytes", (unsigned long long)(s->liveness_bytes > 0 ? s->liveness_bytes : 0));
         put_number(w, "compile_ms", g->compile_ms);
         put_number(w, "compile_cpu_ms", g->compile_cpu_ms);
+        stores(w, v);
         put_count(w, "runs", runs);
         put_text(w, "ends", where);
         put_text(w, "site", g->end->site);
@@ -285,6 +305,7 @@ static void graph_line(writer *w, const tr_graph *g)
             "%lld with results (operators one by one: %lld), compiled in %.1f ms (CPU time %.1f); %llu runs; ends at %s %s\n",
             g->number, g->n_ops, s->kernels, s->products, s->eager_steps, v ? v->n_outputs : 0, (long long)s->arena_bytes,
             (long long)planned, (long long)s->liveness_bytes, g->compile_ms, g->compile_cpu_ms, runs, where, g->end->site ? g->end->site : "");
+    stores(w, v);
 }
 
 /* Microseconds lost at this place of the user's source in all, and how often. */

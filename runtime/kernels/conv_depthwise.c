@@ -183,7 +183,7 @@ static void planes(const kb_conv *c, const float *src, int64_t row, int64_t n, i
     const kk_planes p = {.n = n, .h = c->in[0], .w = c->in[1], .out_h = c->out[0], .out_w = c->out[1], .top = c->padding[0], .left = c->padding[1],
                          .kernel = (int)c->kernel[0], .stride = (int)c->stride[0], .first = y0, .last = y1, .src = src,
                          .weights = c->w + channel * kk_conv_taps(c), .bias = c->bias ? c->bias + channel : NULL, .dst = c->y + row * places};
-    p.out_w <= 8 ? KB_ISA_PICK(kk_planes_narrow)(&p) : KB_ISA_PICK(kk_planes_wide)(&p);
+    p.out_w <= 8 && n == 1 ? KB_ISA_PICK(kk_planes_narrow)(&p) : KB_ISA_PICK(kk_planes_wide)(&p);
     if (c->finish)
         c->finish(c->arg, row, row + n, y0 * c->out[1], y1 * c->out[1], worker);
 }

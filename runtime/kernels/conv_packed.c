@@ -333,7 +333,8 @@ static void cut(job *j, int64_t items, int64_t threads)
         j->across = ceil_div(ceil_div(c->cout, each), 2 * PANEL) * 2 * PANEL;
         j->n_across = ceil_div(c->cout, j->across);
     } else if (j->places >= FEW * each * unit || (j->places >= 2 * each * unit && c->cout < MANY * each)) {
-        j->along = ceil_div(ceil_div(j->places, each), unit) * unit;
+        /* whole rows, as other convolutions are cut: a core finds in its cache what it made, the edges of what it reads included */
+        j->along = c->out[0] >= each ? ceil_div(c->out[0], each) * c->out[1] : ceil_div(ceil_div(j->places, each), unit) * unit;
         j->n_along = ceil_div(j->places, j->along);
     } else {
         j->n_across = min(each, ceil_div(c->cout, j->tiles->rows));

@@ -39,6 +39,7 @@ enum {
     A_IN_PLACE_COLS = 64,      /* A in place up to so many columns of C: packing it costs as much as a few of them */
     TINY_B = 4096,             /* floats: product_nt even in two passes over B */
     TINY_WORK = 16384,         /* multiply-adds of a product that goes straight to its tiles */
+    MOST_NARROW = 32, SHORT = 16, /* outputs, of few columns of weights [N, K], that are computed number by number; steps of k that are few */
     AHEAD = 8, AHEAD_PACKED = 40 /* steps of k that are fetched ahead */
 };
 #define PARALLEL_NS 8000.0 /* less work than this stays on one thread */
@@ -465,13 +466,32 @@ static void turn(part *p)
 }
 
 /* ---- tiny products ----------------------------------------------------------------------------------------------------------- */
-/* A few outputs, number by number. False: g isn't for it. */
+/* A few outputs, or some more of few columns of weights [N, K], number by number: some rows at a time. False: g isn't for it. */
+static bool has_few_outputs(const kb_gemm *g)
+{
+    if (g->m * g->n <= KB_GEMM_FEW)
+        return true;
+    bool pays = g->k <= SHORT ? g->n <= 4 : g->n == 2 && g->m >= 6;     /* measured against vectors of which most lanes would idle */
+    return pays && g->m * g->n <= MOST_NARROW && g->b_row == 1 && !g->packed;
+}
+
 static __attribute__((noinline)) bool run_outputs(const kb_gemm *g, const kb_gemm_kernels *kernels)
 {
-    if (g->k == 0 || g->packed || g->batch_rank || g->finish || (g->bias && (g->bias_row != 0 || g->bias_col != 1)))
+    if (g->k == 0 || g->batch_rank || g->finish || (g->bias && (g->bias_row != 0 || g->bias_col != 1)))
         return false;
     kb_rows r = {g->a, g->a_row, g->a_col, g->b, g->b_col, g->b_row, g->c, g->ldc, g->bias, g->m, g->n, g->k};
-    return kernels->outputs(&r);
+    if (g->packed) {            /* a single panel */
+        r.b = g->packed->data;
+        r.b_n = 1;
+        r.b_k = PANEL;
+    }
+    int64_t rows = min(g->m, KB_GEMM_FEW / g->n);
+    for (int64_t i = 0; i < g->m; i += rows, r.a += rows * g->a_row, r.c += rows * g->ldc) {
+        r.rows = (int)min(rows, g->m - i);
+        if (!kernels->outputs(&r))
+            return false;
+    }
+    return true;
 }
 
 /* What is prepared for larger products would cost more than these themselves: one block of k, without packing. False: g is none of them. */
@@ -514,7 +534,7 @@ static bool run_tiny(const kb_gemm *g, const kb_gemm_kernels *kernels)
 int kb_gemm_f32(const kb_gemm *g)
 {
     const kb_gemm_kernels *kernels = kernels_now();
-    if (g->m > 0 && g->n > 0 && ((g->m * g->n <= KB_GEMM_FEW && run_outputs(g, kernels)) || run_tiny(g, kernels)))
+    if (g->m > 0 && g->n > 0 && ((has_few_outputs(g) && run_outputs(g, kernels)) || run_tiny(g, kernels)))
         return 1;
     job j = {.g = g};
     kb_gemm turned;
