@@ -5,10 +5,10 @@
  * on planes works on (a residual). All planes of one kernel lie the same way. Such a kernel goes along 16 channels side by side instead of
  * along a plane (lp_kernel.columns); values take as many bytes as before, so that planning sees no difference.
  *
- * It pays wherever it is legal: what is between convolutions is never transposed. The first and the last of them convert, by themselves.
+ * Pooling in between takes blocks, too. It pays wherever it is legal (kb_conv_may_block: convolutions that are computed directly anyway): what
+ * is between them is never transposed. The first and the last of them convert, by themselves.
  */
 #include "codegen/internal.h"
-#include <stdlib.h>
 
 typedef struct blocker {
     cg_facts *f;
@@ -29,6 +29,19 @@ static bool takes_part(const blocker *b, const cg_group *g, kb_conv *c)
     int32_t product = product_of(b, g);
     return product >= 0 && g->second < 0 && g->then < 0 && !g->inside && kb_conv_is((kb_opcode)b->f->g->nodes[product].op)
         && b->f->node[product].sink < 0 && cg_conv_of_node(b->f, product, c) && kb_conv_may_block(c, false, false);
+}
+
+/* Pooling on its own takes blocks, too: what it is given and what it makes lie the same way. */
+static bool is_pool(const blocker *b, const cg_group *g)
+{
+    const ir_graph *ir = b->f->g;
+    return !g->fused && g->n == 1 && ir->nodes[g->nodes[0]].op == OP_max_pool2d;
+}
+
+static bool knows_blocks(const blocker *b, int32_t group)
+{
+    kb_conv c;
+    return group >= 0 && (takes_part(b, &b->gs->v[group], &c) || is_pool(b, &b->gs->v[group]));
 }
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------------------------------- */
@@ -95,14 +108,15 @@ static bool may_lie_so(const blocker *b, uint32_t root)
     const kb_type *t = &g->types[n->type];
     kb_conv c;
     if (f->node[root].home != root || f->output[root] || n->op >= OP_COUNT || ir_is_written(g, root) || t->rank != 4 || t->dtype != KN_F32 || t->size[1].v % LP_BLOCK
-        || f->node[root].group < 0 || !takes_part(b, &b->gs->v[f->node[root].group], &c))
+        || !knows_blocks(b, f->node[root].group))
         return false;
     for (int32_t at = f->reads[root]; at >= 0; at = f->next_read[at]) {
         int32_t reader = f->reader[at], group = f->node[reader].group;
         ir_ref r = g->operands[at];
-        if (group < 0 || !ir_is(r) || ir_offset(g, r) != 0 || !same_image(ir_type(g, r), t) || !takes_part(b, &b->gs->v[group], &c))
+        if (!ir_is(r) || ir_offset(g, r) != 0 || !same_image(ir_type(g, r), t) || !knows_blocks(b, group))
             return false;
-        if (reader == product_of(b, &b->gs->v[group]) && (at != (int32_t)g->nodes[reader].in || !kb_conv_may_block(&c, true, false)))
+        if (reader == product_of(b, &b->gs->v[group])
+            && (at != (int32_t)g->nodes[reader].in || !takes_part(b, &b->gs->v[group], &c) || !kb_conv_may_block(&c, true, false)))
             return false;
     }
     return true;
@@ -129,14 +143,24 @@ static bool agree(const blocker *b, const cg_group *g, const kb_conv *c)
     return changed;
 }
 
+static bool agree_on_pool(const blocker *b, const cg_group *g)
+{
+    cg_facts *f = b->f;
+    uint32_t out = f->node[g->nodes[0]].home, in = f->node[ir_in(f->g, &f->g->nodes[g->nodes[0]], 0).i - 1].home;
+    bool changed = f->node[in].blocked != f->node[out].blocked;
+    if (changed)
+        f->node[in].blocked = f->node[out].blocked = false;
+    return changed;
+}
+
 void cg_block_channels(cg_facts *f, const cg_groups *gs, cg_lowered *lowered)
 {
     const blocker b = {f, gs, lowered};
     kb_conv c;
     bool changed = false;
-    for (int64_t i = 0; i < gs->n_order && !f->all_eager && !getenv("NOBLK"); i++) {
+    for (int64_t i = 0; i < gs->n_order && !f->all_eager; i++) {
         const cg_group *g = &gs->v[gs->order[i]];
-        if (!takes_part(&b, g, &c) || !kb_conv_may_block(&c, false, true))
+        if (!is_pool(&b, g) && (!takes_part(&b, g, &c) || !kb_conv_may_block(&c, false, true)))
             continue;
         for (int k = 0; k < cg_members(g); k++) {
             uint32_t root = f->node[cg_member(g, k)].home;
@@ -147,8 +171,8 @@ void cg_block_channels(cg_facts *f, const cg_groups *gs, cg_lowered *lowered)
     while (changed) {
         changed = false;
         for (int64_t i = 0; i < gs->n_order; i++)
-            if (takes_part(&b, &gs->v[gs->order[i]], &c))
-                changed |= agree(&b, &gs->v[gs->order[i]], &c);
+            changed |= is_pool(&b, &gs->v[gs->order[i]]) ? agree_on_pool(&b, &gs->v[gs->order[i]])
+                       : takes_part(&b, &gs->v[gs->order[i]], &c) && agree(&b, &gs->v[gs->order[i]], &c);
     }
     for (int64_t i = 0; i < gs->n_order; i++) {
         const cg_group *g = &gs->v[gs->order[i]];

@@ -88,6 +88,15 @@ static void dump_kernels(const char *dir, const cg_groups *gs, const cg_lowered 
     }
 }
 
+/* Kernels are verified as they are lowered; here once more, those that were changed since. */
+static kn_status verify_kernels(const cg_groups *gs, const cg_lowered *lowered)
+{
+    kn_status s = KN_OK;
+    for (int64_t i = 0; i < gs->n && s == KN_OK && cg_checking(); i++)
+        s = lowered[i].k ? lp_verify(lowered[i].k) : KN_OK;
+    return s;
+}
+
 typedef struct builder { cg_facts f; cg_groups gs; cg_lowered *lowered; } builder;
 
 static void builder_fini(builder *b)
@@ -134,6 +143,7 @@ static kn_status build(cg_program *p, const ir_graph *g, const cg_options *o, co
     if (s == KN_OK && !p->device) {
         cg_link_planes(&b->f, &b->gs, b->lowered);
         cg_block_channels(&b->f, &b->gs, b->lowered);
+        s = verify_kernels(&b->gs, b->lowered);
     }
     if (s == KN_OK && dir)
         dump_kernels(dir, &b->gs, b->lowered);

@@ -521,7 +521,8 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
         memcpy(words, ir_words(g, n), (size_t)n->n_words * sizeof *words);
     st->eager = true;
     st->write = kb_op_info((kb_opcode)n->op)->cls == KB_WRITE;
-    st->call = (kb_call){.op = (kb_opcode)n->op, .math = pl->f->node[node].math, .n_in = n->n_in, .n_out = n_out, .words = words};
+    st->call = (kb_call){.op = (kb_opcode)n->op, .math = pl->f->node[node].math, .n_in = n->n_in, .n_out = n_out, .words = words,
+                         .blocked = pl->f->node[pl->f->node[node].home].blocked && n->op == OP_max_pool2d};
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;
     s = eager_call(pl, st, node, n_out, out);

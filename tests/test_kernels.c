@@ -414,7 +414,7 @@ Test(kernels, short_memory)
             allow = tries;
             s = kb_run(&(kb_call){op == 0 ? OP_matmul : op == 1 ? OP_layer_norm : op == 2 ? OP_softmax : OP_log_softmax, KN_F32,
                 op == 0 ? 2 : op == 1 ? 4 : 1, 1, b, &o,
-                                  op == 1 ? WORDS(1, 64) : WORDS(-1), NULL});
+                                  op == 1 ? WORDS(1, 64) : WORDS(-1), NULL, false});
             allow = 1000000;
             cr_assert(s == KN_OK || s == KN_E_MEMORY);
             cr_assert_eq(kb_data_stats().live, before);

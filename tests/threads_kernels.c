@@ -29,7 +29,7 @@ static atomic_int wrong;
 static bool run(const work *w, float *out)
 {
     kb_buf o = {out, w->out, false};
-    return kb_run(&(kb_call){w->op, KN_F32, w->n_in, 1, w->in, &o, w->words, NULL}) == KN_OK;
+    return kb_run(&(kb_call){w->op, KN_F32, w->n_in, 1, w->in, &o, w->words, NULL, false}) == KN_OK;
 }
 
 static void add_work(kb_opcode op, int n_in, const kb_buf *in, kb_layout *out, int n_words, const int64_t *words)

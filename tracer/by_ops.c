@@ -98,7 +98,7 @@ static kn_status run_op(tr_frame *f, const tr_event *e)
         return KN_OK;
     return tr_copies(f, e) ? kb_run_copy(&in[0], out[0].data)
                            : kb_run(&(kb_call){(kb_opcode)e->op, (kn_dtype)e->math, e->n_in, e->n_out, in, out, tr_words(f, e),
-                                     weights ? rt_weights_of(f->externs[tr_index(e->in[1])], &source) : NULL});
+                                     weights ? rt_weights_of(f->externs[tr_index(e->in[1])], &source) : NULL, false});
 }
 
 static void run_event(tr_frame *f, const tr_event *e)

@@ -401,8 +401,7 @@ bool kk_conv_direct_pays(const kb_conv *c)
 bool kb_conv_may_block(const kb_conv *c, bool x, bool y)
 {
     const kk_direct_kernels *kernels = KB_ISA_PICK(kk_direct_kernels_of)();
-    return !c->transposed && c->groups == 1 && kernels->cols > PANEL && (!x || c->cin % PANEL == 0) && (!y || c->cout % PANEL == 0)
-        && c->cin * (c->in[0] + 2 * c->padding[0]) * (c->in[1] + 2 * c->padding[1]) < INT_MAX / 16;
+    return c->groups == 1 && kernels->cols > PANEL && kk_conv_direct_pays(c) && (!x || c->cin % PANEL == 0) && (!y || c->cout % PANEL == 0);
 }
 
 int kk_conv_direct(const kb_conv *c)

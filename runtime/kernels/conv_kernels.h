@@ -51,6 +51,10 @@ KB_ISA_DECLARE(const kk_conv_kernels *, kk_conv_kernels_of, (void));
 /* Columns of an output row of pooling, all of whose taps lie inside: `rows` rows `row` floats apart, of each `taps` taps `tap` floats
  * apart. */
 typedef struct kk_pool { int64_t rows, row, taps, tap; int stride /* 1 or 2 */; bool max /* else the sum, divided by count */; float count; } kk_pool;
+/* Taps along one dimension, from `begin` on, before `end`; count: for the average. */
+typedef struct kk_span { int64_t begin, end, step, count; } kk_span;
+/* n maxima of one output row of 16 channels in a block: of rows h and columns w[0] to w[n - 1] of an image `width` wide. */
+KB_ISA_DECLARE(void, kk_pool_blocks, (const float *image, int64_t width, const kk_span *h, const kk_span *w, int64_t n, float *out));
 KB_ISA_DECLARE(void, kk_pool_row, (const kk_pool *p, const float *from, float *out, int64_t n));
 
 /* A tile of a direct convolution: some output places by up to `cols` output channels over one block of k. */

@@ -11,7 +11,7 @@
 #include "runtime/kernels/fold.h"
 #include <math.h>
 
-typedef struct span { int64_t begin, end, step, count; } span;  /* taps along one dimension; count: for the average */
+typedef kk_span span;
 typedef struct weight { int64_t at[2]; double w[2]; } weight;   /* linear: two neighbours and their shares */
 
 typedef struct planes {
@@ -25,6 +25,7 @@ typedef struct planes {
     int64_t divisor;            /* override, or 0 */
     bool max;
     int64_t kernel, stride, padding, dilation;  /* along the last dimension; stride 0: adaptive */
+    bool blocked;               /* 16 channels a plane, side by side */
     int64_t parts;              /* rows of a plane are worked on in so many, the first one of all planes first */
 } planes;
 
@@ -69,7 +70,7 @@ static void window(const planes *p, const void *plane, const span *h, const span
         MEAN_TAPS(double);
 }
 
-enum { TILE = 256, LEAST_ROWS = 14 };
+enum { TILE = 256, LEAST_ROWS = 14, BLOCK = 16 /* channels */ };
 
 /* Tap `tap` of output columns [from, to): those that find an input, joined to acc. */
 static void join_tap(const planes *p, const char *row, int64_t tap, int64_t from, int64_t to, uint64_t *acc)
@@ -134,6 +135,19 @@ static void window_row_f32(const planes *p, const char *plane, const span *h, ch
         window(p, plane, h, &p->spans[1][k], out + k * p->bytes);
     for (int64_t k = hi; k < n; k++)
         window(p, plane, h, &p->spans[1][k], out + k * p->bytes);
+}
+
+/* Items: parts of planes, of blocks of channels. */
+static void block_range(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const planes *p = arg;
+    (void)worker;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t at = item % p->n, part = item / p->n, first = part * p->out[0] / p->parts, last = (part + 1) * p->out[0] / p->parts;
+        const float *image = (const float *)(const void *)p->x + at * p->in[0] * p->in[1] * BLOCK;
+        for (int64_t i = first; i < last; i++)
+            KB_ISA_PICK(kk_pool_blocks)(image, p->in[1], &p->spans[0][i], p->spans[1], p->out[1], (float *)(void *)p->y + (at * p->out[0] + i) * p->out[1] * BLOCK);
+    }
 }
 
 /* Items: parts of planes. */
@@ -232,6 +246,7 @@ static kn_status run_planes(planes *p, const kb_call *c, int n, kb_body body, vo
     p->n = 1;
     for (int d = 0; d < l->rank - n; d++)
         p->n *= l->sizes[d];
+    p->n /= p->blocked ? BLOCK : 1;
     out_bytes = (size_t)o->numel * (size_t)p->bytes;
     bool scratch = o->dtype != p->type;
     p->x = kk_contiguous(&c->in[0], p->type, &owned, &bytes);
@@ -239,7 +254,7 @@ static kn_status run_planes(planes *p, const kb_call *c, int n, kb_body body, vo
     /* Convolutions before and after are cut by rows too: a core finds its planes in its cache. */
     p->parts = p->stride && p->out[0] >= LEAST_ROWS * kb_threads() ? kb_threads() : 1;
     if (p->y) {
-        int64_t cost = p->out[0] * p->out[1] + p->in[0] * p->in[1] / (p->stride ? 8 : 1) + 1;
+        int64_t cost = (p->out[0] * p->out[1] + p->in[0] * p->in[1] / (p->stride ? 8 : 1)) * (p->blocked ? BLOCK : 1) + 1;
         kb_parallel_for(p->n * p->parts, 1 + KK_GRAIN / 4 * p->parts / cost, body, arg);
         if (scratch) {
             kk_converter(o->dtype, p->type)(c->out[0].data, p->y, o->numel);
@@ -295,7 +310,7 @@ static kn_status pool(const kb_call *c, int n, bool max)
     const int64_t *kernel = kb_word(info, c->words, 0), *stride = kb_word(info, c->words, 1), *padding = kb_word(info, c->words, 2);
     const int64_t *dilation = max ? kb_word(info, c->words, 3) : NULL;
     bool count_padding = !max && *kb_word(info, c->words, 4) != 0;
-    planes p = {.max = max, .divisor = c->op == OP_avg_pool2d ? *kb_word(info, c->words, 5) : 0};
+    planes p = {.max = max, .blocked = c->blocked, .divisor = c->op == OP_avg_pool2d ? *kb_word(info, c->words, 5) : 0};
     if (c->out[0].layout->numel == 0)
         return KN_OK;
     set_sizes(&p, c, n);
@@ -313,7 +328,7 @@ static kn_status pool(const kb_call *c, int n, bool max)
             pool_span(&p.spans[d][o], o * step, p.in[d], k, i < 0 ? 0 : item_of(padding, i, 0), i < 0 || !max ? 1 : item_of(dilation, i, 1), count_padding);
     }
     if (!s)
-        s = run_planes(&p, c, n, window_range, &p);
+        s = run_planes(&p, c, n, p.blocked ? block_range : window_range, &p);
     free_planes(&p);
     return s;
 }

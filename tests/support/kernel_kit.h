@@ -87,7 +87,7 @@ static inline kn_status run_into(kb_opcode op, ten *out, int n, const ten *in, c
         *out = ten_new(inf.out[0].dtype, inf.out[0].rank, sizes);
     }
     o = (kb_buf){out->data, out->l, false};
-    return kb_run(&(kb_call){op, inf.math, n, 1, bufs, &o, words, NULL});
+    return kb_run(&(kb_call){op, inf.math, n, 1, bufs, &o, words, NULL, false});
 }
 
 static inline ten run(kb_opcode op, int n, const ten *in, const int64_t *words)

@@ -534,6 +534,8 @@ static const char *compare_inputs(const ir_graph *g, const rg_inputs *a, const r
     return NULL;
 }
 
+static bool tame;
+
 /* One run of each on the same contents; b's memory, its packed forms and what they were made from are an earlier run's. */
 static const char *compare_run(const ir_graph *g, const cg_program *p, uint64_t seed, rg_inputs *b, kb_packs *packs, uint64_t version)
 {
@@ -543,6 +545,9 @@ static const char *compare_run(const ir_graph *g, const cg_program *p, uint64_t 
     kb_source sources[64];
     bool wrote = false;
     rg_inputs_open(&a, g, seed);
+    for (int i = 0; tame && i < a.n_blocks; i++)        /* of graphs whose inputs are f32 */
+        for (int64_t k = 0; k < a.bytes[i] / 4; k++)
+            ((float *)(void *)a.block[i])[k] = 0.125f + (float)((k * 7919 + i * 31) % 897) / 1024;
     for (int i = 0; i < b->n_blocks; i++)
         memcpy(b->block[i], a.block[i], (size_t)a.bytes[i]);
     for (int i = 0; i < b->n; i++)
@@ -599,5 +604,13 @@ const char *rg_compare(const ir_graph *g, uint64_t seed, const cg_options *o, cg
         *stats = cg_program_stats(p);
     const char *bad = compare_runs(g, p, seed);
     cg_program_free(p);
+    return bad;
+}
+
+const char *rg_compare_tame(const ir_graph *g)
+{
+    tame = true;
+    const char *bad = rg_compare(g, 1, NULL, NULL);
+    tame = false;
     return bad;
 }

@@ -87,3 +87,17 @@ void KB_ISA(kk_pool_row)(const kk_pool *p, const float *from, float *out, int64_
     else
         p->max ? row(p, from, out, n, 1, true) : row(p, from, out, n, 1, false);
 }
+
+void KB_ISA(kk_pool_blocks)(const float *image, int64_t width, const kk_span *h, const kk_span *w, int64_t n, float *out)
+{
+    static const float least = -__builtin_inff();
+    enum { BLOCK = 16 };
+    for (int64_t x = 0; x < n; x++)
+        for (int64_t v = 0; v < BLOCK; v += W) {
+            state s = {.acc = spread(&least)};
+            for (int64_t i = h->begin; i < h->end; i += h->step)
+                for (int64_t k = w[x].begin; k < w[x].end; k += w[x].step)
+                    join(&s, load(image + (i * width + k) * BLOCK + v), true);
+            store(out + x * BLOCK + v, or_nan(s.acc, s.nan));
+        }
+}
