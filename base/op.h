@@ -7,7 +7,7 @@
  *
  * SCHEMA, one string a row: "T x, V y, i dim=-1, * reduce: I dims|dim, b keepdim".
  *   operands    T tensor   T? optional tensor   T[] a list of tensors (the only operand then)   V tensor or scalar   V? the same, optional
- *               f scalar with a default (double)
+ *               f scalar with a default (double)   f? an option whose 0 is the same as leaving it out, and is left out
  *   words       i int   z int that is a size, start or length   b bool   d dtype (0: none)   e{a,b,c} one of these words, as its index
  *               I list of ints   Z list of sizes; a list takes 1 + n words: its length (or -1 when left out), then the items
  *               I1, I2: an I that is an array of so many in C, all 0: left out; by name one int stands for all

@@ -1,6 +1,6 @@
 /* decompose.c: operators of a device's graph that have no device code of their own, as smaller ones that have: softmax and reductions
  * over any dimensions, norms, losses (decompose_loss.c), normal random numbers, products with factors, windows over half types. In the
- * CPU's graphs batch_norm by its batch alone, whose statistics are then generated; their other kernels are whole.
+ * CPU's graphs batch_norm by its batch, rms_norm and losses, so that they are generated with their neighbours; their other kernels are whole.
  *
  * Each sequence is the one that the eager kernel runs on the CPU, operation for operation (runtime/kernels/norm.c, rows.c, loss.c):
  * where no reduction is in it, results have the same bits. Eager on a device is a graph of one operator and comes through here too, so
@@ -171,6 +171,16 @@ static ir_ref affine(dc *d, ir_ref y, ir_ref w, ir_ref b)
     return ir_is(b) ? dc_op2(d, OP_add, y, b) : y;
 }
 
+/* A number, once a row of the last n dimensions of t */
+static ir_ref full_of_rows(dc *d, ir_ref number, const kb_type *t, int64_t n)
+{
+    int64_t words[KB_MAX_RANK + 2] = {t->rank};
+    for (int k = 0; k < t->rank; k++)
+        words[1 + k] = k < t->rank - n ? t->size[k].v : 1;
+    words[1 + t->rank] = KN_F64;
+    return ir_emit(d->to, OP_full, 1, &number, t->rank + 2, words);
+}
+
 /* (x r) w, r = 1 / sqrt(mean of squares + eps); eps 0 is the smallest step of the input's dtype. */
 static bool rms_norm(dc *d)
 {
@@ -179,14 +189,16 @@ static bool rms_norm(dc *d)
     double least = t->dtype == KN_F64 ? 0x1p-52 : t->dtype == KN_F32 ? 0x1p-23 : t->dtype == KN_F16 ? 0x1p-10 : 0x1p-7;
     int64_t n = dc_words(d, 0)[0];
     ir_ref x = dc_to(d, dc_in(d, 0), math), eps = dc_in(d, 2);
-    if (ir_is(eps)) {
-        ir_ref e = dc_full(d, eps, math);
-        eps = dc_where(d, dc_op2(d, OP_eq, e, dc_number(d, 0)), dc_full(d, dc_number(d, least), math), e);
-    }
     unsigned mask = ((1u << n) - 1) << (t->rank - n);
     ir_ref mean = dc_reduce(d, OP_mean, dc_op1(d, OP_square, x), mask, true, 0);
+    if (ir_is(eps)) {
+        /* The CPU compares the number itself, which may vanish in f32, and does so in each row: the row's kernel does it too then. */
+        kn_dtype type = t->device ? math : KN_F64;
+        ir_ref e = t->device ? dc_full(d, eps, type) : full_of_rows(d, eps, t, n);
+        eps = dc_to(d, dc_where(d, dc_op2(d, OP_eq, e, dc_number(d, 0)), t->device ? dc_full(d, dc_number(d, least), type) : dc_number(d, least), e), math);
+    }
     ir_ref y = dc_op2(d, OP_mul, x, inverse_root(d, mean, eps, least));
-    d->result[0] = dc_to(d, affine(d, y, dc_to(d, dc_in(d, 1), math), IR_NONE), t->dtype);
+    d->result[0] = dc_to(d, affine(d, y, dc_in(d, 1), IR_NONE), t->dtype);     /* mul widens a half weight where it is read */
     return true;
 }
 
@@ -359,7 +371,7 @@ static bool join(dc *d)
 static bool rewrite(dc *d)
 {
     if (!d->from->types[d->n->type].device)
-        return d->n->op == OP_batch_norm && batch_norm(d);
+        return d->n->op == OP_batch_norm ? batch_norm(d) : d->n->op == OP_rms_norm ? rms_norm(d) : dc_loss(d);
     switch ((int)d->n->op) {
     case OP_var: case OP_std: case OP_logsumexp: return reduction(d);
     case OP_max: case OP_min: return extremum(d);
@@ -382,7 +394,7 @@ static bool may_matter(const ir_graph *g, uint32_t node)
     const ir_node *n = &g->nodes[node];
     if (n->op >= OP_COUNT)
         return false;
-    if (!g->types[n->type].device && n->op != OP_batch_norm)
+    if (!g->types[n->type].device && n->op != OP_batch_norm && n->op != OP_rms_norm && !dc_is_loss((kb_opcode)n->op))
         return false;
     int class = (int)kb_op_info((kb_opcode)n->op)->cls;
     if ((class != KB_REDUCTION && class != KB_COMPOSITE && class != KB_CONTRACTION && class != KB_COPY && n->op != OP_randn)

@@ -1,4 +1,4 @@
-/* decompose.h: shared by decompose.c and decompose_loss.c: operators of a device's graph as smaller ones that have device code. */
+/* decompose.h: shared by decompose.c and decompose_loss.c: operators as smaller ones for which code is generated. */
 #ifndef CG_DECOMPOSE_H
 #define CG_DECOMPOSE_H
 #include "codegen/internal.h"
@@ -36,5 +36,6 @@ static inline kn_dtype dc_math(kn_dtype x) { return x == KN_F64 ? KN_F64 : KN_F3
 
 /* decompose_loss.c: false: it stays as it is. */
 bool dc_loss(dc *d);
+static inline bool dc_is_loss(kb_opcode op) { return op >= OP_mse_loss && op <= OP_nll_loss; }
 
 #endif

@@ -2,7 +2,7 @@
  *
  * cross_entropy is log_softmax, then nll_loss without a reduction, which has a kernel of its own: it checks the classes. Class weights
  * of the targets are the same kernel on minus one everywhere. A smoothing out of range makes every class out of range, so that the step
- * which checks finds it. */
+ * which checks finds it. On the CPU cross_entropy is log_softmax and the whole kernel of nll_loss (host_cross_entropy). */
 #include "codegen/decompose.h"
 #include <string.h>
 
@@ -26,8 +26,11 @@ static bool finish(dc *d, ir_ref each)
     return true;
 }
 
-/* The number k as a tensor of the math type. */
-static ir_ref number(dc *d, int k, double otherwise) { return dc_full(d, ir_is(dc_in(d, k)) ? dc_in(d, k) : dc_number(d, otherwise), math_of(d)); }
+/* The number k as a tensor; the CPU's kernels halve it before they round it to the math type. */
+static ir_ref number(dc *d, int k, double otherwise, kn_dtype type)
+{
+    return dc_full(d, ir_is(dc_in(d, k)) ? dc_in(d, k) : dc_number(d, otherwise), type);
+}
 
 static bool distance(dc *d)
 {
@@ -39,8 +42,9 @@ static bool distance(dc *d)
         return finish(d, e);
     /* smooth_l1: e < beta ? 0.5 e e / beta : e - 0.5 beta; with beta 0 the first never holds. huber: e <= delta ? 0.5 e e : delta (e - 0.5
      * delta) */
-    ir_ref limit = number(d, 2, 1), half = dc_number(d, 0.5), near = dc_op2(d, OP_mul, dc_op2(d, OP_mul, e, half), e);
-    ir_ref far = dc_op2(d, OP_sub, e, dc_op2(d, OP_mul, limit, half));
+    ir_ref wide = number(d, 2, 1, dc_in_type(d, 0)->device ? math_of(d) : KN_F64), limit = dc_to(d, wide, math_of(d));
+    ir_ref half = dc_number(d, 0.5), near = dc_op2(d, OP_mul, dc_op2(d, OP_mul, e, half), e);
+    ir_ref far = dc_op2(d, OP_sub, e, dc_to(d, dc_op2(d, OP_mul, wide, half), math_of(d)));
     if (d->n->op == OP_smooth_l1_loss)
         return finish(d, dc_where(d, dc_op2(d, OP_lt, e, limit), dc_op2(d, OP_div, near, limit), far));
     return finish(d, dc_where(d, dc_op2(d, OP_lt, limit, e), dc_op2(d, OP_mul, far, limit), near));
@@ -161,7 +165,7 @@ static bool class_loss(dc *d, bool logits)
         return false;
     ir_ref lp = operand(d, 0);
     lp = logits ? dc_softmax(d, OP_log_softmax, lp, k.dim) : lp;
-    ir_ref s = smooths ? number(d, 3, 0) : IR_NONE;
+    ir_ref s = smooths ? number(d, 3, 0, k.math) : IR_NONE;
     if (whole)
         return by_probability(d, &k, lp, s);
     k.target = dc_to(d, k.target, KN_I64);
@@ -175,8 +179,25 @@ static bool class_loss(dc *d, bool logits)
     return true;
 }
 
+/* On the CPU: log_softmax, which is generated with what stands before it, then the kernel of nll_loss, which checks the classes. Rows in
+ * the last dimension, and no smoothing, whose numbers the kernel works out in f64. */
+static bool host_cross_entropy(dc *d)
+{
+    const kb_type *x = dc_in_type(d, 0), *t = dc_in_type(d, 1);
+    if (x->rank > 2 || dc_in_type(d, 3))
+        return false;
+    if (kb_dtype_category(t->dtype) == KB_CAT_FLOAT)
+        return class_loss(d, true);
+    ir_ref in[3] = {dc_softmax(d, OP_log_softmax, operand(d, 0), x->rank - 1), dc_in(d, 1), operand(d, 2)};
+    ir_ref y = ir_emit(d->to, OP_nll_loss, 3, in, 2, ir_words(d->from, d->n));
+    d->result[0] = dc_to(d, y, d->from->types[d->n->type].dtype);
+    return true;
+}
+
 bool dc_loss(dc *d)
 {
+    if (!dc_in_type(d, 0)->device && (d->n->op == OP_cross_entropy || d->n->op == OP_nll_loss))
+        return d->n->op == OP_cross_entropy && host_cross_entropy(d);
     switch ((int)d->n->op) {
     case OP_mse_loss: case OP_l1_loss: case OP_smooth_l1_loss: case OP_huber_loss: return distance(d);
     case OP_kl_div: return kl_div(d);

@@ -597,7 +597,7 @@ static bool statement(parser *s)
         return false;
     space(s);
     provenance(s);
-    char op_name[32];
+    char op_name[64];
     const char *at = s->p;
     int length = word_length(s->p);
     if (!length)

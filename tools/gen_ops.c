@@ -188,6 +188,8 @@ static void operand(const kb_arg *a)
 {
     if (a->hidden)
         printf("kn_none()");
+    else if (a->option && a->optional)
+        printf("o->%s != 0 ? kn_value_double(o->%s) : kn_none()", a->name, a->name);
     else if (a->option)
         printf(a->fallback != 0 ? "rt_scalar_or(o->%s, %.17g)" : "kn_value_double(o->%s)", a->name, a->fallback);
     else if (a->kind == 'T')
