@@ -54,14 +54,17 @@ static map map_of(const lp_kernel *k, const lp_buffer *b, const kb_conv *c)
     int64_t places = c->out[0] * c->out[1];
     if (b->inner_stride == 0)
         return (b->stride[last] == 0 || b->stride[last] == 1) && b->offset == 0 ? SAME : OTHER;
-    return b->inner_stride == 1 && b->stride[last] == places && (last == 0 || b->stride[0] == c->cout * places) && b->offset == 0 && b->dtype == KN_F32 ? PLANE : OTHER;
+    bool plane = b->inner_stride == 1 && b->stride[last] == places && (last == 0 || b->stride[0] == c->cout * places);
+    return plane && b->offset == 0 && b->dtype == KN_F32 ? PLANE : OTHER;
 }
 
 static bool convertible(const cg_lowered *w, const kb_conv *c)
 {
     const lp_kernel *k = w->k;
-    if (k->columns || lp_reduces(k) || k->n_outer < 1 || k->n_outer > 2 || k->inner.size != c->out[0] * c->out[1] || k->outer[k->n_outer - 1].size % c->cout
-        || k->outer[k->n_outer - 1].size * (k->n_outer == 2 ? k->outer[0].size : 1) != c->batch * c->cout)
+    if (k->columns || lp_reduces(k) || k->n_outer < 1 || k->n_outer > 2 || k->inner.size != c->out[0] * c->out[1])
+        return false;
+    int64_t channels = k->outer[k->n_outer - 1].size, images = k->n_outer == 2 ? k->outer[0].size : 1;
+    if (channels % c->cout || channels * images != c->batch * c->cout)
         return false;
     for (int64_t i = 0; i < k->n_insts; i++)
         if (k->insts[i].op == LP_INDEX)
@@ -107,8 +110,9 @@ static bool may_lie_so(const blocker *b, uint32_t root)
     const ir_node *n = &g->nodes[root];
     const kb_type *t = &g->types[n->type];
     kb_conv c;
-    if (f->node[root].home != root || f->output[root] || n->op >= OP_COUNT || ir_is_written(g, root) || t->rank != 4 || t->dtype != KN_F32 || t->size[1].v % LP_BLOCK
-        || !knows_blocks(b, f->node[root].group))
+    if (f->node[root].home != root || f->output[root] || n->op >= OP_COUNT || ir_is_written(g, root) || !knows_blocks(b, f->node[root].group))
+        return false;
+    if (t->rank != 4 || t->dtype != KN_F32 || t->size[1].v % LP_BLOCK)
         return false;
     for (int32_t at = f->reads[root]; at >= 0; at = f->next_read[at]) {
         int32_t reader = f->reader[at], group = f->node[reader].group;

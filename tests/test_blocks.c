@@ -38,7 +38,8 @@ static void block(float *to, const float *from, int64_t batch, int64_t channels,
 /* Does this machine's instruction set have them? */
 static bool has_blocks(void)
 {
-    const kb_conv any = {.batch = 1, .groups = 1, .cin = 32, .cout = 32, .in = {16, 16}, .out = {14, 14}, .kernel = {3, 3}, .stride = {1, 1}, .dilation = {1, 1}};
+    const kb_conv any = {.batch = 1, .groups = 1, .cin = 32, .cout = 32, .in = {16, 16}, .out = {14, 14}, .kernel = {3, 3}, .stride = {1, 1},
+                         .dilation = {1, 1}};
     return kb_conv_may_block(&any, true, true);
 }
 
@@ -60,7 +61,8 @@ static kb_conv random_conv(void)
 /* Row-major first; then image, result, and both in blocks. */
 static void check(kb_conv c)
 {
-    int64_t places[2] = {c.in[0] * c.in[1], c.out[0] * c.out[1]}, n_x = c.batch * c.cin * places[0], n_w = c.cout * c.cin * c.kernel[0] * c.kernel[1], n_y = c.batch * c.cout * places[1];
+    int64_t places[2] = {c.in[0] * c.in[1], c.out[0] * c.out[1]}, n_w = c.cout * c.cin * c.kernel[0] * c.kernel[1];
+    int64_t n_x = c.batch * c.cin * places[0], n_y = c.batch * c.cout * places[1];
     float *x = drawn(n_x), *x_blocked = drawn(n_x), *w = drawn(n_w), *bias = drawn(c.cout), *y = drawn(n_y), *y_blocked = drawn(n_y), *got = drawn(n_y);
     c.x = x;
     c.w = w;

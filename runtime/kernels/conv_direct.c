@@ -145,7 +145,8 @@ static void run_group(const job *j, const piece *p, const group *g, float *out, 
 {
     int64_t panel = j->k * PANEL, ahead = min(BLOCK, j->k);
     const float *w = p->weights + o * j->k;
-    kk_spots t = {.step = j->stride[1] * j->unit, .c_place = COLS, .c_panel = PANEL, .w = w, .panel = panel, .fetch_step = ceil_div(PANEL, g->n), .offset = j->offset, .first = true};
+    kk_spots t = {.step = j->stride[1] * j->unit, .c_place = COLS, .c_panel = PANEL, .w = w,
+                  .panel = panel, .fetch_step = ceil_div(PANEL, g->n), .offset = j->offset, .first = true};
     t.cols = (int)min(j->kernels->cols, p->o1 - o);
     int64_t start = p->y0 * j->width + p->x0 + g->at;
     if (j->c->y_blocked) {
