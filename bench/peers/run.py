@@ -84,6 +84,12 @@ def geomean(values):
     return math.exp(sum(map(math.log, values)) / len(values)) if values else float("nan")
 
 
+def versions(rows, names):
+    """By peer: what it said; of one that answered nothing, that it is missing."""
+    said = {n: [row["peers"][n]["version"] for row in rows if "version" in row["peers"].get(n, {})] for n in names}
+    return {n: v[0] if v else "missing" for n, v in said.items()}
+
+
 def table(rows, names, threads):
     lines = [f"{threads} thread{'s' if threads > 1 else ''}; ratio = peer's time / Kiln's: above 1, Kiln is faster",
              f"{'case':16s} {'kiln':>10s} {'kiln-eager':>11s} " + " ".join(f"{n:>22s}" for n in names) + "   best peer"]
@@ -115,6 +121,7 @@ def table(rows, names, threads):
         f"{row['case']} kiln {row['kiln']['ready_s']:.3f}" + "".join(f", {n} {a['ready_s']:.1f}" for n, a in row["peers"].items() if "median" in a and n in
                                                                      ("torch-compile", "torch-max-autotune", "jax", "openvino"))
         for row in rows if "median" in row["kiln"]))
+    lines.append("versions: " + ", ".join(f"{n} {v}" for n, v in versions(rows, names).items()) + f"; Python {sys.version.split()[0]}")
     for row in rows:
         for n, a in row["peers"].items():
             if "median" not in a:
@@ -123,9 +130,14 @@ def table(rows, names, threads):
 
 
 def plot(rows, names, threads, path):
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    """False: there is nothing to plot with."""
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as e:
+        print(f"no plot: {e}", file=sys.stderr)
+        return False
     figure, axes = pyplot.subplots(figsize=(14, 6))
     rows = [r for r in rows if "median" in r["kiln"]]
     width = 0.8 / len(names)
@@ -142,6 +154,7 @@ def plot(rows, names, threads, path):
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
+    return True
 
 
 def main():
@@ -175,8 +188,8 @@ def main():
             w.stop()
         print(table(rows, names, threads), flush=True)
         (out / f"peers-{threads}.txt").write_text(table(rows, names, threads) + "\n")
-        plot(rows, names, threads, out / f"peers-{threads}.svg")
-        print(f"wrote {os.path.relpath(out)}/peers-{threads}.json, .txt, .svg\n")
+        plotted = plot(rows, names, threads, out / f"peers-{threads}.svg")
+        print(f"wrote {os.path.relpath(out)}/peers-{threads}.json, .txt{', .svg' if plotted else ''}\n")
     sys.exit(failed)
 
 
