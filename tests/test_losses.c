@@ -19,10 +19,11 @@ static void expect(const char *text, int kernels)
 
 static void element_by_element(void)
 {
-    static const char *const losses[] = {"mse_loss(%2, %1)", "l1_loss(%2, %1)", "smooth_l1_loss(%2, %1, 0.7)", "smooth_l1_loss(%2, %1, 0.0)",
-                                         "smooth_l1_loss(%2, %1, 3e-39)", "huber_loss(%2, %1, 5e38)", "huber_loss(%2, %1, 1.25)",
-                                         "kl_div(%2, %1)", "binary_cross_entropy(%3, %4, _)", "binary_cross_entropy_with_logits(%2, %4, %1, _)",
-                                         "binary_cross_entropy_with_logits(%2, %4, _, %1)"};
+    static const char *const losses[] = {
+        "mse_loss(%2, %1)", "l1_loss(%2, %1)", "smooth_l1_loss(%2, %1, 0.7)", "smooth_l1_loss(%2, %1, 0.0)", "smooth_l1_loss(%2, %1, 3e-39)",
+        "huber_loss(%2, %1, 5e38)", "huber_loss(%2, %1, 1.25)", "kl_div(%2, %1)", "binary_cross_entropy(%3, %4, _)",
+        "binary_cross_entropy_with_logits(%2, %4, %1, _)", "binary_cross_entropy_with_logits(%2, %4, _, %1)"
+    };
     for (size_t i = 0; i < sizeof losses / sizeof *losses; i++)
         for (int t = 0; t < 4; t++)
             for (int r = 0; r < 3; r++) {
@@ -40,9 +41,10 @@ Test(losses, one_kernel_with_their_neighbours, .init = interpreted)
 {
     expect("graph (%0: f32[16, 64], %1: f32[16, 64]) {\n %2 = sigmoid(%0)\n %3 = mse_loss(%2, %1) reduction=mean\n %4 = mul(%3, 0.5)\n"
            " return %4\n}\n", 1);
-    expect("graph (%0: f32[16, 64], %1: f32[16, 64]) {\n %2 = mul(%0, 2.0)\n %3 = binary_cross_entropy_with_logits(%2, %1, _, _) reduction=sum\n"
+    expect("graph (%0: f32[16, 64], %1: f32[16, 64]) {\n %2 = mul(%0, 2.0)\n"
+           " %3 = binary_cross_entropy_with_logits(%2, %1, _, _) reduction=sum\n return %3\n}\n", 1);
+    expect("graph (%0: f32[16, 64], %1: f32[16, 64]) {\n %2 = log_softmax(%0) dim=-1\n %3 = kl_div(%2, %1) reduction=none\n"
            " return %3\n}\n", 1);
-    expect("graph (%0: f32[16, 64], %1: f32[16, 64]) {\n %2 = log_softmax(%0) dim=-1\n %3 = kl_div(%2, %1) reduction=none\n return %3\n}\n", 1);
 }
 
 /* log_softmax takes its neighbours along; the classes are checked, and picked, by the kernel of nll_loss. */
@@ -52,8 +54,8 @@ static void by_class(void)
         for (int r = 0; r < 3; r++)
             for (int weighs = 0; weighs < 2; weighs++) {
                 char text[600];
-                snprintf(text, sizeof text, "graph (%%0: %s[9, 37], %%1: %s[37], %%2: i64[9]) {\n %%3 = mul(%%0, 1.5)\n %%4 = eq(%%2, %%2)\n"
-                         " %%5 = to(%%4) dtype=i64\n %%6 = cross_entropy(%%3, %%5, %s, _) reduction=%s ignore_index=-100\n return %%6\n}\n",
+                snprintf(text, sizeof text, "graph (%%0: %s[9, 37], %%1: %s[37], %%2: i64[9]) {\n %%3 = mul(%%0, 1.5)\n"
+                         " %%4 = eq(%%2, %%2)\n %%5 = to(%%4) dtype=i64\n %%6 = cross_entropy(%%3, %%5, %s, _) reduction=%s ignore_index=-100\n return %%6\n}\n",
                          types[t], types[t], weighs ? "%1" : "_", reductions[r]);
                 cg_stats s = check(text);
                 cr_expect_eq(s.eager_steps, 1, "%d eager steps\n%s", s.eager_steps, text);
@@ -69,9 +71,11 @@ Test(losses, by_class_interpreted, .init = interpreted) { by_class(); }
 
 Test(losses, that_stay_whole, .init = interpreted)
 {
-    cg_stats s = check("graph (%0: f32[3, 5, 4], %1: f32[3, 5, 4]) {\n %2 = cross_entropy(%0, %1, _, _) reduction=mean ignore_index=-100\n return %2\n}\n");
+    cg_stats s = check("graph (%0: f32[3, 5, 4], %1: f32[3, 5, 4]) {\n %2 = cross_entropy(%0, %1, _, _) reduction=mean ignore_index=-100\n"
+                       " return %2\n}\n");
     cr_expect_eq(s.eager_steps, 1, "classes before the last dimension");
-    s = check("graph (%0: f32[3, 5], %1: f32[3, 5]) {\n %2 = cross_entropy(%0, %1, _, 0.1) reduction=mean ignore_index=-100\n return %2\n}\n");
+    s = check("graph (%0: f32[3, 5], %1: f32[3, 5]) {\n %2 = cross_entropy(%0, %1, _, 0.1) reduction=mean ignore_index=-100\n"
+              " return %2\n}\n");
     cr_expect_eq(s.eager_steps, 1, "smoothing");
 }
 
@@ -82,9 +86,9 @@ static void rms_norms(void)
         for (int e = 0; e < 5; e++)
             for (int dims = 1; dims <= 2; dims++) {
                 char text[600];
-                snprintf(text, sizeof text, "graph (%%0: %s[5, 6, 35], %%1: %s[%s35]) {\n %%2 = add(%%0, 0.25, _)\n %%3 = rms_norm(%%2, %s, %s) normalized_shape=[%s35]\n"
-                         " %%4 = gelu(%%3)\n %%5 = add(%%4, %%2, _)\n return %%5\n}\n", types[t], types[t], dims == 2 ? "6, " : "", e % 2 ? "%1" : "_",
-                         eps[e], dims == 2 ? "6, " : "");
+                snprintf(text, sizeof text, "graph (%%0: %s[5, 6, 35], %%1: %s[%s35]) {\n %%2 = add(%%0, 0.25, _)\n"
+                         " %%3 = rms_norm(%%2, %s, %s) normalized_shape=[%s35]\n %%4 = gelu(%%3)\n %%5 = add(%%4, %%2, _)\n return %%5\n}\n",
+                         types[t], types[t], dims == 2 ? "6, " : "", e % 2 ? "%1" : "_", eps[e], dims == 2 ? "6, " : "");
                 expect(text, 1);
             }
 }

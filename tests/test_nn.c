@@ -1,5 +1,5 @@
-/* test_nn.c: the nn modules beyond the conformance cases: starting weights, names and numbers that PyTorch's modules have, constructors by
- * name against those of C, kn_summary against a table worked out by hand.
+/* test_nn.c: the nn modules beyond the conformance cases: starting weights, layers by closed forms, names and numbers that PyTorch's modules
+ * have, constructors by name against those of C, kn_summary against a table worked out by hand.
  */
 #include <criterion/criterion.h>
 #include <kiln/kiln.h>
@@ -268,4 +268,131 @@ Test(nn, summary_of_attention)
     HAS(text, "self_attn.out_proj");
     free(text);
     kn_module_free(m);
+}
+
+/* ---- layers by numbers ------------------------------------------------------------------------------------------------------------------- */
+Test(nn, linear_starts_uniform_within_one_over_sqrt_in)
+{
+    KN_SCOPE;
+    kn_manual_seed(7);
+    kn_module *m = kn_nn_linear(400, 300), *again;
+    kn_tensor *w = kn_module_tensor(m, "weight"), *b = kn_module_tensor(m, "bias");
+    cr_assert_eq(kn_size(w, 0), 300);
+    cr_assert_eq(kn_size(w, 1), 400);
+    double bound = 1 / 20.0, largest = kn_item(kn_amax(kn_abs(w))), deviation = sqrt(kn_item(kn_mean(kn_square(w))));
+    cr_assert_leq(largest, bound + 1e-7);
+    cr_assert_geq(largest, 0.999 * bound);
+    cr_assert_float_eq(deviation, bound / sqrt(3), 1e-3 * bound, "a uniform distribution's");
+    cr_assert_leq(kn_item(kn_amax(kn_abs(b))), bound + 1e-7);
+    kn_manual_seed(7);
+    again = kn_nn_linear(400, 300);
+    cr_assert(kn_allclose(w, kn_module_tensor(again, "weight"), 0, 0), "the same seed gives the same weights");
+    kn_module_free(m);
+    kn_module_free(again);
+    cr_assert_null(kn_nn_linear(-1, 2));
+    HAS(kn_last_error(), "Linear: ");
+}
+
+Test(nn, linear_is_x_times_weight_transposed_plus_bias)
+{
+    KN_SCOPE;
+    kn_module *m = kn_nn_linear(3, 2);
+    kn_module_set_tensor(m, "weight", kn_from_data(KN_F32, KN_SHAPE(2, 3), ((float[]){1, 2, 3, 4, 5, 6})));
+    kn_module_set_tensor(m, "bias", kn_from_data(KN_F32, KN_SHAPE(2), ((float[]){10, 20})));
+    kn_tensor *y = kn_call(m, kn_from_data(KN_F32, KN_SHAPE(1, 3), ((float[]){1, 0, -1})));
+    float out[2];
+    cr_assert_eq(kn_read(y, out, sizeof out), KN_OK, "%s", kn_last_error());
+    cr_assert_eq(out[0], 8);
+    cr_assert_eq(out[1], 18);
+    HAS(kn_tensor_error(kn_call(m, kn_ones(KN_F32, KN_SHAPE(1, 4)))), "linear");
+    kn_module_free(m);
+}
+
+static void elementwise(kn_module *m, double (*f)(double))
+{
+    KN_SCOPE;
+    float in[5] = {-2, -0.5f, 0, 0.5f, 2}, out[5];
+    cr_assert_eq(kn_read(kn_call(m, kn_from_data(KN_F32, KN_SHAPE(5), in)), out, sizeof out), KN_OK, "%s", kn_last_error());
+    for (int i = 0; i < 5; i++)
+        cr_assert_float_eq(out[i], f(in[i]), 1e-6, "%s(%g) is %g", kn_class_name(m), in[i], out[i]);
+    kn_module_free(m);
+}
+
+static double f_relu(double x) { return x > 0 ? x : 0; }
+static double f_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double f_silu(double x) { return x * f_sigmoid(x); }
+static double f_gelu(double x) { return 0.5 * x * (1 + erf(x / sqrt(2))); }
+static double f_gelu_tanh(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+static double f_identity(double x) { return x; }
+
+Test(nn, activations)
+{
+    elementwise(kn_nn_relu(), f_relu);
+    elementwise(kn_nn_sigmoid(), f_sigmoid);
+    elementwise(kn_nn_silu(), f_silu);
+    elementwise(kn_nn_tanh(), tanh);
+    elementwise(kn_nn_gelu(), f_gelu);
+    elementwise(kn_nn_gelu_tanh(), f_gelu_tanh);
+    elementwise(kn_nn_identity(), f_identity);
+    elementwise(kn_nn_sequential(kn_nn_relu(), kn_nn_relu()), f_relu);
+    elementwise(kn_nn_op("relu"), f_relu);
+}
+
+Test(nn, layer_norm_over_one_and_two_dimensions)
+{
+    KN_SCOPE;
+    float in[4] = {1, 2, 3, 6}, out[4];
+    kn_module *one = kn_nn_layer_norm(4, .eps = 1e-12),
+              *two = kn_nn_layer_norm(0, .shape = KN_SHAPE(2, 2), .eps = 1e-12, .no_affine = true);
+    double s = sqrt(3.5);                       /* mean 3, variance (4 + 1 + 0 + 9) / 4 */
+    const double want[4] = {-2 / s, -1 / s, 0, 3 / s};
+    cr_assert_eq(kn_read(kn_call(one, kn_from_data(KN_F32, KN_SHAPE(1, 4), in)), out, sizeof out), KN_OK, "%s", kn_last_error());
+    for (int i = 0; i < 4; i++)
+        cr_assert_float_eq(out[i], want[i], 1e-6);
+    cr_assert_eq(kn_read(kn_call(two, kn_from_data(KN_F32, KN_SHAPE(2, 2), in)), out, sizeof out), KN_OK, "%s", kn_last_error());
+    for (int i = 0; i < 4; i++)
+        cr_assert_float_eq(out[i], want[i], 1e-6);
+    cr_assert_eq(kn_parameter_count(one), 8);
+    cr_assert_eq(kn_parameter_count(two), 0);
+    cr_assert_null(kn_nn_layer_norm(3, .shape = KN_SHAPE(2, 2)));
+    kn_module_free(one);
+    kn_module_free(two);
+}
+
+Test(nn, embedding_picks_rows)
+{
+    KN_SCOPE;
+    kn_module *m = kn_nn_embedding(5, 3, .has_padding = true, .padding = -1);
+    int64_t rows[2] = {4, 1};
+    kn_tensor *y = kn_call(m, kn_from_data(KN_I64, KN_SHAPE(2), rows)), *w = kn_module_tensor(m, "weight");
+    cr_assert_eq(kn_size(y, 0), 2);
+    cr_assert_eq(kn_item(kn_sum(kn_abs(kn_select(y, 0, 0)))), 0, "the padding row");
+    cr_assert(kn_allclose(kn_select(y, 0, 1), kn_select(w, 0, 1), 0, 0));
+    cr_assert(kn_failed(kn_call(m, kn_from_data(KN_I64, KN_SHAPE(1), ((int64_t[]){5})))));
+    kn_module_free(m);
+    cr_assert_null(kn_nn_embedding(5, 3, .has_padding = true, .padding = 5));
+}
+
+Test(nn, dropout_scales_in_training_and_is_nothing_in_eval)
+{
+    KN_SCOPE;
+    kn_module *m = kn_nn_dropout(0.25);
+    kn_tensor *x = kn_ones(KN_F32, KN_SHAPE(10000)), *y = kn_call(m, x);
+    double kept = kn_item(kn_sum(kn_ne(y, 0.0)));
+    cr_assert_float_eq(kept, 7500, 250);
+    cr_assert_float_eq(kn_item(kn_amax(y)), 1 / 0.75, 1e-6);
+    kn_eval(m);
+    cr_assert_eq(kn_call(m, x), x);
+    kn_module_free(m);
+}
+
+Test(nn, softmax_and_flatten)
+{
+    KN_SCOPE;
+    kn_module *s = kn_nn_sequential(kn_nn_flatten(1, -1), kn_nn_softmax(-1));
+    kn_tensor *y = kn_call(s, kn_ones(KN_F32, KN_SHAPE(2, 3, 4)));
+    cr_assert_eq(kn_rank(y), 2);
+    cr_assert_eq(kn_size(y, 1), 12);
+    cr_assert_float_eq(kn_item(kn_amax(y)), 1 / 12.0, 1e-7);
+    kn_module_free(s);
 }
