@@ -21,8 +21,9 @@ static void element_by_element(void)
 {
     static const char *const losses[] = {
         "mse_loss(%2, %1)", "l1_loss(%2, %1)", "smooth_l1_loss(%2, %1, 0.7)", "smooth_l1_loss(%2, %1, 0.0)",
-        "smooth_l1_loss(%2, %1, 3e-39)", "smooth_l1_loss(%2, %1, 5e38)", "huber_loss(%2, %1, 1.25)", "kl_div(%2, %1)", "binary_cross_entropy(%3, %4, _)",
-        "binary_cross_entropy_with_logits(%2, %4, %1, _)", "binary_cross_entropy_with_logits(%2, %4, _, %1)"
+        "smooth_l1_loss(%2, %1, 3e-39)", "smooth_l1_loss(%2, %1, 5e38)", "huber_loss(%2, %1, 1.25)", "kl_div(%2, %1)",
+        "binary_cross_entropy(%3, %4, _)", "binary_cross_entropy_with_logits(%2, %4, %1, _)",
+        "binary_cross_entropy_with_logits(%2, %4, _, %1)"
     };
     for (size_t i = 0; i < sizeof losses / sizeof *losses; i++)
         for (int t = 0; t < 4; t++)
@@ -55,8 +56,9 @@ static void by_class(void)
             for (int weighs = 0; weighs < 2; weighs++) {
                 char text[600];
                 snprintf(text, sizeof text, "graph (%%0: %s[9, 37], %%1: %s[37], %%2: i64[9]) {\n %%3 = mul(%%0, 1.5)\n"
-                         " %%4 = eq(%%2, %%2)\n %%5 = to(%%4) dtype=i64\n %%6 = cross_entropy(%%3, %%5, %s, _) reduction=%s ignore_index=-100\n"
-                         " return %%6\n}\n", types[t], types[t], weighs ? "%1" : "_", reductions[r]);
+                         " %%4 = eq(%%2, %%2)\n %%5 = to(%%4) dtype=i64\n"
+                         " %%6 = cross_entropy(%%3, %%5, %s, _) reduction=%s ignore_index=-100\n return %%6\n}\n",
+                         types[t], types[t], weighs ? "%1" : "_", reductions[r]);
                 cg_stats s = check(text);
                 cr_expect_eq(s.eager_steps, 1, "%d eager steps\n%s", s.eager_steps, text);
                 snprintf(text, sizeof text, "graph (%%0: %s[9, 37], %%1: %s[9, 37], %%2: %s[37]) {\n %%3 = mul(%%0, 1.5)\n"
@@ -87,7 +89,8 @@ static void rms_norms(void)
             for (int dims = 1; dims <= 2; dims++) {
                 char text[600];
                 snprintf(text, sizeof text, "graph (%%0: %s[5, 6, 35], %%1: %s[%s35]) {\n %%2 = add(%%0, 0.25, _)\n"
-                         " %%3 = rms_norm(%%2, %s, %s) normalized_shape=[%s35]\n %%4 = gelu(%%3)\n %%5 = add(%%4, %%2, _)\n return %%5\n}\n",
+                         " %%3 = rms_norm(%%2, %s, %s) normalized_shape=[%s35]\n %%4 = gelu(%%3)\n"
+                         " %%5 = add(%%4, %%2, _)\n return %%5\n}\n",
                          types[t], types[t], dims == 2 ? "6, " : "", e % 2 ? "%1" : "_", eps[e], dims == 2 ? "6, " : "");
                 expect(text, 1);
             }
