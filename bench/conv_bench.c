@@ -1,4 +1,5 @@
-/* conv_bench: GF/s of convolutions, weights packed, beside oneDNN (where libdnnl and its header are installed; layout "any", its weights
+/* conv_bench: GF/s of convolutions, weights packed, and with channels in blocks of 16 where they may be, beside oneDNN (where libdnnl and
+ * its header are installed; layout "any", its weights
  * and images laid out before the clock starts) and beside the machine's multiply-add peak, measured in the same run. Columns alternate
  * within each repetition and the best time of each counts; results are compared.
  *
