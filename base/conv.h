@@ -6,7 +6,8 @@
  * dimension is two of which the first has size 1, kernel 1. x [batch, groups * cin, in], w [groups * cout, cin, kernel] (transposed:
  * [groups * cin, cout, kernel]) and y [batch, groups * cout, out] are row-major. y may be undefined before the call and overlaps nothing.
  *
- * FINISH as in gemm.h: rows are planes of y, counted through batch and channels; columns are output places.
+ * FINISH as in gemm.h: rows are planes of y, counted through batch and channels; columns are output places, of blocks as they lie: rows of
+ * out[1] + y_edge.
  */
 #ifndef KB_CONV_H
 #define KB_CONV_H
@@ -18,13 +19,27 @@ typedef struct kb_conv {
     int64_t in[2], out[2], kernel[2], stride[2], padding[2], dilation[2];
     const float *x, *w, *bias;                  /* bias NULL: none */
     float *y;
-    bool x_blocked, y_blocked;                  /* as [batch][channels / 16][out][16 channels]; where kb_conv_may_block */
+    bool x_blocked, y_blocked;                  /* as kb_blocks has it; where kb_conv_may_block */
+    int x_edge, y_edge;                         /* of blocks. y's is left alone */
     const kb_source *weights;                   /* what is known of w's contents: they may be kept packed. NULL: nothing */
     void (*finish)(void *arg, int64_t row0, int64_t row1, int64_t col0, int64_t col1, int worker);     /* NULL: nothing follows */
     void *arg;
     bool whole_rows;                            /* finish takes all columns at once */
     int most;                                   /* threads at most; 0: as many as there are */
 } kb_conv;
+
+/* An image with its channels in blocks of 16: [batch][channels / 16][height][width][16 channels], and around each plane `edge` places of
+ * zeros, which neighbours share: after each row, after each plane's last row, and before everything. Counted in places, of 16 floats:
+ * (row, column) of a block is first + block * plane + row * pitch + column. */
+typedef struct kb_blocks { int64_t size[2], pitch, plane, first, places /* all in all */; int edge; } kb_blocks;
+static inline kb_blocks kb_blocks_of(int64_t blocks, const int64_t *size, int edge)
+{
+    int64_t pitch = size[1] + edge, plane = (size[0] + edge) * pitch, first = edge * (pitch + 1);
+    return (kb_blocks){{size[0], size[1]}, pitch, plane, first, first + blocks * plane, edge};
+}
+typedef struct kb_edges { int in, out; } kb_edges;
+/* Zeros what lies behind rows [row0, row1) of blocks [block0, block1), and what comes before the first one. */
+void kb_blocks_clear(const kb_blocks *b, float *image, int64_t block0, int64_t block1, int64_t row0, int64_t row1);
 
 /* May x, or y, have its channels in blocks? Layouts aside; not the same on every instruction set. */
 bool kb_conv_may_block(const kb_conv *c, bool x, bool y);

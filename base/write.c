@@ -36,7 +36,7 @@ static kn_status copy_operand(kb_buf *in, held *h)
     if (!h->data)
         return kb_error_status();
     kb_buf target = {h->data, h->layout, false};
-    kn_status s = kb_run(&(kb_call){OP_clone, x->dtype, 1, 1, in, &target, NULL, NULL, false});
+    kn_status s = kb_run(&(kb_call){OP_clone, x->dtype, 1, 1, in, &target, NULL, NULL, NULL});
     *in = target;
     return s;
 }
@@ -59,7 +59,7 @@ kn_status kb_run_write(kb_opcode op, kn_dtype math, int n_in, const kb_buf *in, 
     if (s == KN_OK) {
         bool replaces = op == OP_copy_ || op == OP_fill_;       /* the old values don't matter */
         s = kb_run(&(kb_call){replaces ? OP_clone : kb_op_info(op)->base, replaces ? target.layout->dtype : math, replaces ? 1 : n_in, 1,
-                              replaces ? local + 1 : local, &target, words, NULL, false});
+                              replaces ? local + 1 : local, &target, words, NULL, NULL});
     }
     for (int k = 0; k < n_in; k++) {
         if (h[k].data)
@@ -75,7 +75,7 @@ kn_status kb_run_copy(const kb_buf *x, void *out)
     if (!l)
         return kb_error_status();
     kb_buf target = {out, l, false};
-    kn_status s = kb_run(&(kb_call){OP_clone, l->dtype, 1, 1, x, &target, NULL, NULL, false});
+    kn_status s = kb_run(&(kb_call){OP_clone, l->dtype, 1, 1, x, &target, NULL, NULL, NULL});
     kb_layout_release(l);
     return s;
 }

@@ -148,7 +148,8 @@ static void measure(const row *r, double top)
     int64_t nx = r->channels * r->size * r->size, nw = r->out * k, ny = r->out * out * out, most = 400;
     double flops = 2.0 * (double)ny * (double)k, best[4] = {1e9, 1e9, 1e9, 1e9};
     int64_t repeat = (int64_t)fmax(1, fmin((double)most, 3e7 / flops));
-    float *x = filled(nx), *w = filled(nw), *b = filled(r->out), *y = filled(ny);
+    int64_t edges = kb_blocks_of(r->channels, (int64_t[]){r->size, r->size}, 1).places + kb_blocks_of(r->out, (int64_t[]){out, out}, 1).places;
+    float *x = filled(nx + edges), *w = filled(nw), *b = filled(r->out), *y = filled(ny + edges);
     kb_packs packs = {.calls = 0};
     kb_source source = {&packs, 1};
     kb_conv c = {.batch = 1, .groups = r->groups, .cin = r->channels / r->groups, .cout = r->out / r->groups, .in = {r->size, r->size}, .out = {out, out},
@@ -161,6 +162,8 @@ static void measure(const row *r, double top)
     kb_conv blocked = packed;           /* the same numbers in another order: for the time only */
     blocked.x_blocked = kb_conv_may_block(&c, true, false);
     blocked.y_blocked = kb_conv_may_block(&c, false, true);
+    blocked.x_edge = blocked.x_blocked && r->kernel == 3;
+    blocked.y_edge = blocked.y_blocked;
     const kb_conv *ours[3] = {&c, &packed, &blocked};
     for (int rep = 0; rep < 15; rep++)
         for (int who = 0; who < 4; who++) {
@@ -182,10 +185,10 @@ static void measure(const row *r, double top)
     if (peer)
         free_theirs(&t);
     kb_packs_free(&packs);
-    kb_data_free(x, (size_t)nx * 4);
+    kb_data_free(x, (size_t)(nx + edges) * 4);
     kb_data_free(w, (size_t)nw * 4);
     kb_data_free(b, (size_t)r->out * 4);
-    kb_data_free(y, (size_t)ny * 4);
+    kb_data_free(y, (size_t)(ny + edges) * 4);
 }
 
 int main(int argc, char **argv)

@@ -3,7 +3,10 @@
  * So a direct convolution stores its results where they are and reads them with no more than their padding copied. A value may lie so
  * where it is a fresh image that nobody but convolutions and their kernels touch: as a result, as a convolution's image, as what a kernel
  * on planes works on (a residual). All planes of one kernel lie the same way. Such a kernel goes along 16 channels side by side instead of
- * along a plane (lp_kernel.columns); values take as many bytes as before, so that planning sees no difference.
+ * along a plane (lp_kernel.columns).
+ *
+ * Where a convolution that reads it has padding, the image has it around its planes (kb_blocks), so that nothing is copied at all: kernels go
+ * over it too, and it is zeroed behind them. What meets in a kernel has the same.
  *
  * Pooling in between takes blocks, too. It pays wherever it is legal (kb_conv_may_block: convolutions that are computed directly anyway): what
  * is between them is never transposed. The first and the last of them convert, by themselves.
@@ -75,8 +78,9 @@ static bool convertible(const cg_lowered *w, const kb_conv *c)
     return true;
 }
 
-static void convert(lp_kernel *k, const kb_conv *c)
+static void convert(lp_kernel *k, const kb_conv *c, int edge)
 {
+    const kb_blocks at = kb_blocks_of(1, c->out, edge);
     int last = k->n_outer - 1;
     for (int64_t i = 0; i < k->n_buffers; i++) {
         lp_buffer *b = &k->buffers[i];
@@ -84,7 +88,14 @@ static void convert(lp_kernel *k, const kb_conv *c)
         b->stride[last + 1] = plane ? 1 : b->stride[last];
         b->stride[last] *= LP_BLOCK;
         b->inner_stride *= LP_BLOCK;
+        if (plane) {
+            b->stride[last] = at.plane * LP_BLOCK;
+            if (last)
+                b->stride[0] = c->cout * at.plane;
+            b->offset = at.first * LP_BLOCK;
+        }
     }
+    k->inner.size = at.size[0] * at.pitch;
     k->outer[last].size /= LP_BLOCK;
     k->outer[last + 1] = (lp_dim){.size = LP_BLOCK};
     k->n_outer++;
@@ -157,6 +168,60 @@ static bool agree_on_pool(const blocker *b, const cg_group *g)
     return changed;
 }
 
+/* ---- what lies around planes ---------------------------------------------------------------------------------------------------------------- */
+enum { MOST_EDGE = 2 };
+
+kb_blocks cg_blocks_of(const cg_facts *f, uint32_t root)
+{
+    const kb_type *t = &f->g->types[f->g->nodes[root].type];
+    return kb_blocks_of(t->size[0].v * t->size[1].v / LP_BLOCK, (const int64_t[]){t->size[2].v, t->size[3].v}, f->node[root].edge);
+}
+
+/* The padding that a convolution wants of its image: wider ones are copied. */
+static void want_edge(cg_facts *f, uint32_t image, const kb_conv *c)
+{
+    int64_t most = c->padding[0] > c->padding[1] ? c->padding[0] : c->padding[1];
+    if (f->node[image].blocked && most <= MOST_EDGE && most > f->node[image].edge)
+        f->node[image].edge = (uint8_t)most;
+}
+
+/* All planes of a kernel have the widest. True when some had less. */
+static bool same_edges(const blocker *b, const cg_group *g)
+{
+    cg_facts *f = b->f;
+    const cg_lowered *w = &b->lowered[f->node[g->product].group];
+    uint32_t own = f->node[g->product].home;
+    uint8_t edge = f->node[own].edge;
+    bool changed = false;
+    for (int64_t i = 0; i < w->k->n_buffers; i++)
+        if (f->node[w->root[i]].edge > edge)
+            edge = f->node[w->root[i]].edge;
+    for (int64_t i = -1; i < w->k->n_buffers; i++) {
+        cg_fact *n = &f->node[i < 0 ? own : w->root[i]];
+        changed |= n->blocked && n->edge < edge;
+        n->edge = n->blocked ? edge : 0;
+    }
+    return changed;
+}
+
+static void set_edges(const blocker *b)
+{
+    cg_facts *f = b->f;
+    kb_conv c;
+    for (int64_t i = 0; i < b->gs->n_order; i++) {
+        const cg_group *g = &b->gs->v[b->gs->order[i]];
+        if (takes_part(b, g, &c))
+            want_edge(f, f->node[ir_in(f->g, &f->g->nodes[product_of(b, g)], 0).i - 1].home, &c);
+    }
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (int64_t i = 0; i < b->gs->n_order; i++) {
+            const cg_group *g = &b->gs->v[b->gs->order[i]];
+            changed |= takes_part(b, g, &c) && g->fused && f->node[f->node[g->product].home].blocked && same_edges(b, g);
+        }
+    }
+}
+
 void cg_block_channels(cg_facts *f, const cg_groups *gs, cg_lowered *lowered)
 {
     const blocker b = {f, gs, lowered};
@@ -178,9 +243,10 @@ void cg_block_channels(cg_facts *f, const cg_groups *gs, cg_lowered *lowered)
             changed |= is_pool(&b, &gs->v[gs->order[i]]) ? agree_on_pool(&b, &gs->v[gs->order[i]])
                        : takes_part(&b, &gs->v[gs->order[i]], &c) && agree(&b, &gs->v[gs->order[i]], &c);
     }
+    set_edges(&b);
     for (int64_t i = 0; i < gs->n_order; i++) {
         const cg_group *g = &gs->v[gs->order[i]];
         if (takes_part(&b, g, &c) && g->fused && f->node[f->node[g->product].home].blocked)
-            convert(lowered[gs->order[i]].k, &c);
+            convert(lowered[gs->order[i]].k, &c, f->node[f->node[g->product].home].edge);
     }
 }

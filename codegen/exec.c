@@ -109,6 +109,22 @@ static void finish_rows(void *arg, int64_t row0, int64_t row1, int64_t i0, int64
     run_part(p, p->ptrs, row0, row1, i0, i1, worker);
 }
 
+/* Planes of a convolution in blocks (i0, i1: with what lies between rows) likewise; then what is around them is zero again. */
+typedef struct blocks { piece *kernel; kb_blocks at; float *y /* NULL: nobody else reads it */; } blocks;
+static void finish_blocks(void *arg, int64_t row0, int64_t row1, int64_t i0, int64_t i1, int worker)
+{
+    const blocks *b = arg;
+    const cg_step *st = b->kernel ? b->kernel->st : NULL;
+    int64_t block0 = row0 / LP_BLOCK, block1 = row1 / LP_BLOCK, first = i0 / b->at.pitch, end = (i1 + b->at.edge) / b->at.pitch;
+    if (st)
+        run_part(b->kernel, b->kernel->ptrs, row0, row1, i0, i1, worker);
+    for (int k = 0; st && k < st->n_ptrs; k++)
+        if (st->k->buffers[k].written)
+            kb_blocks_clear(&b->at, b->kernel->ptrs[k], block0, block1, first, end);
+    if (b->y)
+        kb_blocks_clear(&b->at, b->y, block0, block1, first, end);
+}
+
 /* Rows between two products, columns [i0, i1): they stand in scratch, so that row row0 of the kernel is the first there. */
 static void run_between(const piece *p, int64_t row0, int64_t row1, int64_t i0, int64_t i1, void *rows, void *worked, int worker)
 {
@@ -178,6 +194,11 @@ static kn_status run_convolution(const cg_program *p, const cg_step *st, char *c
         c.finish = finish_rows;
         c.arg = &w;
         c.whole_rows = st->product->whole_rows;
+    }
+    blocks b = {st->k ? &w : NULL, kb_blocks_of(c.batch * c.cout / LP_BLOCK, c.out, c.y_edge), st->product->dies ? NULL : c.y};
+    if (c.y_edge) {
+        c.finish = finish_blocks;
+        c.arg = &b;
     }
     return kb_conv_f32(&c) ? KN_OK : kb_error_status();
 }

@@ -34,7 +34,8 @@ typedef struct cg_fact {
     kn_dtype math;
     int64_t cols;               /* of a reduction over leading or middle axes: elements after these; else 0 */
     int64_t numel, inner;       /* of the domain that it iterates over; elements reduced to one (0: none), of a product: columns (of a convolution: places) */
-    bool blocked;               /* of a home: its channels lie in blocks (blocks.c) */
+    bool blocked;               /* of a home: its channels lie in blocks (blocks.c), */
+    uint8_t edge;               /* with so many zeros around each plane */
     int32_t group;
     int32_t writer;             /* the node that gives this value: itself, or for a projection its operator; -1 for inputs and scalars */
     uint32_t home;              /* the node whose address this value's lies behind: an input, or a fresh result (its own, or its view's base) */
@@ -181,6 +182,7 @@ kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by
 void cg_link_planes(const cg_facts *f, cg_groups *gs, const cg_lowered *lowered);
 /* blocks.c: which images have their channels in blocks? Sets blocked, and changes the kernels on them. Last of all that looks at kernels. */
 void cg_block_channels(cg_facts *f, const cg_groups *gs, cg_lowered *lowered);
+kb_blocks cg_blocks_of(const cg_facts *f, uint32_t root);       /* of a home that lies so */
 /* plan.c: do two buffers of a kernel hold the same elements at the same places? Is q never loaded in a later phase than r is first stored? */
 bool cg_same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b);
 bool cg_read_before(const lp_kernel *k, uint32_t q, uint32_t r);

@@ -110,8 +110,12 @@ static void set_lives(planner *pl)
         pl->lives[g->inputs[i].i - 1].slot = CG_SLOT_INPUT + (int32_t)i;
     for (int64_t s = 0; s < pl->gs->n_order; s++)
         use_group(pl, pl->gs->order[s], (int32_t)s - pl->gs->v[pl->gs->order[s]].inside);
-    for (int64_t i = 0; i < g->n_nodes; i++)
-        pl->lives[i].bytes = cg_numel(&g->types[g->nodes[i].type]) * (int64_t)kb_dtype_bytes(g->types[g->nodes[i].type].dtype);
+    for (int64_t i = 0; i < g->n_nodes; i++) {
+        const kb_type *t = &g->types[g->nodes[i].type];
+        pl->lives[i].bytes = cg_numel(t) * (int64_t)kb_dtype_bytes(t->dtype);
+        if (pl->f->node[i].blocked)
+            pl->lives[i].bytes = cg_blocks_of(pl->f, (uint32_t)i).places * LP_BLOCK * (int64_t)sizeof(float);
+    }
 }
 
 /* ---- the arena ---------------------------------------------------------------------------------------------------------------------- */
@@ -495,6 +499,8 @@ static kn_status plan_control(planner *pl, cg_step *st)
     return KN_OK;
 }
 
+static const cg_fact *fact_of_home(const planner *pl, uint32_t node) { return &pl->f->node[pl->f->node[node].home]; }
+
 static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
 {
     const ir_graph *g = pl->f->g;
@@ -521,8 +527,14 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
         memcpy(words, ir_words(g, n), (size_t)n->n_words * sizeof *words);
     st->eager = true;
     st->write = kb_op_info((kb_opcode)n->op)->cls == KB_WRITE;
-    st->call = (kb_call){.op = (kb_opcode)n->op, .math = pl->f->node[node].math, .n_in = n->n_in, .n_out = n_out, .words = words,
-                         .blocked = pl->f->node[pl->f->node[node].home].blocked && n->op == OP_max_pool2d};
+    st->call = (kb_call){.op = (kb_opcode)n->op, .math = pl->f->node[node].math, .n_in = n->n_in, .n_out = n_out, .words = words};
+    if (n->op == OP_max_pool2d && fact_of_home(pl, node)->blocked) {
+        kb_edges *edges = kb_arena_alloc(&pl->p->arena, sizeof *edges);
+        if (!edges)
+            return kb_error_status();
+        *edges = (kb_edges){fact_of_home(pl, ir_in(g, n, 0).i - 1)->edge, fact_of_home(pl, node)->edge};
+        st->call.blocks = edges;
+    }
     if (n_bufs > pl->p->max_bufs)
         pl->p->max_bufs = n_bufs;
     s = eager_call(pl, st, node, n_out, out);
@@ -562,8 +574,11 @@ static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
     r->is_conv = kb_conv_is(c.op);
     if (r->is_conv ? !kb_conv_of_call(&r->conv, &c) : !kb_gemm_of_call(&r->gemm, &c))
         return kb_fail(KN_E_INTERNAL, "a call of %s is no product", ir_op_name(g->nodes[node].op));
-    r->conv.x_blocked = r->is_conv && pl->f->node[pl->f->node[ir_in(g, &g->nodes[node], 0).i - 1].home].blocked;
-    r->conv.y_blocked = r->is_conv && pl->f->node[pl->f->node[node].home].blocked;
+    const cg_fact *x = fact_of_home(pl, ir_in(g, &g->nodes[node], a).i - 1), *y = fact_of_home(pl, node);
+    r->conv.x_blocked = r->is_conv && x->blocked;
+    r->conv.y_blocked = r->is_conv && y->blocked;
+    r->conv.x_edge = x->edge;
+    r->conv.y_edge = y->edge;
     r->dtype = c.out[0].layout->dtype;
     r->a = st->places[a];
     r->b = st->places[a + 1];

@@ -121,7 +121,7 @@ static kn_status run_operator(run *r, uint32_t at)
     if (!s)
         s = result_blocks(r, at, &inferred, out, unused, unused_bytes);
     if (!s)
-        s = kb_run(&(kb_call){(kb_opcode)n->op, inferred.math, n->n_in, inferred.n_out, in, out, ir_words(g, n), NULL, false});
+        s = kb_run(&(kb_call){(kb_opcode)n->op, inferred.math, n->n_in, inferred.n_out, in, out, ir_words(g, n), NULL, NULL});
     for (int k = 1; k < KB_MAX_OUT; k++)
         if (unused[k]) {
             kb_data_free(unused[k], (size_t)unused_bytes[k]);

@@ -151,7 +151,7 @@ static kn_status contiguous(kn_buffer *b, const kb_buf *x, void **held, size_t *
     if (!*held)
         return kb_error_status();
     kb_buf target = {*held, *layout, false};
-    kn_status s = kb_run(&(kb_call){OP_clone, x->layout->dtype, 1, 1, x, &target, NULL, NULL, false});
+    kn_status s = kb_run(&(kb_call){OP_clone, x->layout->dtype, 1, 1, x, &target, NULL, NULL, NULL});
     *b = public_buffer(&target);
     return s;
 }

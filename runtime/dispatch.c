@@ -143,7 +143,7 @@ static kn_status run_fresh(eager_call *e, const kb_infer *in, kn_tensor **out)
     if (s == KN_OK)
         s = e->info->cls == KB_VIEW ? kb_run_copy(e->buf, bufs[0].data)  /* a view op that can't be a view */
                                     : kb_run(&(kb_call){e->c->op, in->math, e->c->n_in, in->n_out, e->buf, bufs, in->words,
-                                              w && w->kind == KN_KIND_TENSOR ? rt_weights_of(w->as.tensor, &source) : NULL, false});
+                                              w && w->kind == KN_KIND_TENSOR ? rt_weights_of(w->as.tensor, &source) : NULL, NULL});
     for (int i = 0; i < in->n_out; i++) {
         if (s == KN_OK) {
             out[i] = rt_tensor_new(e->ctx, layouts[i], storages[i], 0);

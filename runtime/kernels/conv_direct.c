@@ -10,7 +10,7 @@
  * [tile][input row][channel][a tile's inputs], whole cache lines, in the order in which k meets them.
  *
  * Channels in blocks of 16 (x_blocked, y_blocked): a place has a line of 16 channels, so that what is read needs no more than its padding
- * copied, and results are stored where they belong.
+ * copied where it isn't around the image (kb_blocks), and results are stored where they belong.
  *
  * A piece of y is computed by one thread, so that no split changes the order of an output's additions (gemm.h). Not for transposed
  * convolutions. */
@@ -45,8 +45,11 @@ typedef struct job {
     double rate;
     kk_weights weights;
     int64_t k, places, rows, width;             /* of y: as one row where all places lie as they are needed, and rows are short */
+    kb_blocks x, y;                             /* where x_blocked, y_blocked */
+    int64_t y_row, y_plane;                     /* in y: from a row to the next, and from a channel */
     int64_t skip[2], stride[2];                 /* what a copy leaves out; of what is read */
-    bool copied;                                /* else x is read in place */
+    bool copied;                                /* else x is read in place, the first output's first input at origin */
+    int64_t origin;
     int64_t unit, row, channel, tile;           /* from one to the next in what is read: columns, rows, channels (blocks of them), a copy's tiles */
     int64_t band;                               /* output rows; of a single one, places */
     int64_t together;                           /* rows of a tile */
@@ -102,20 +105,19 @@ static void copy_blocks(const job *j, const piece *p, float *to)
             int64_t from = inside ? first : width, end = inside ? last : width;
             memset(row, 0, (size_t)(from * PANEL) * sizeof *row);
             if (from < end)
-                memcpy(row + from * PANEL, p->x + ((b * c->in[0] + y + r) * c->in[1] + x + from) * PANEL, (size_t)((end - from) * PANEL) * sizeof *row);
+                memcpy(row + from * PANEL, p->x + (j->x.first + b * j->x.plane + (y + r) * j->x.pitch + x + from) * PANEL, (size_t)((end - from) * PANEL) * sizeof *row);
             memset(row + end * PANEL, 0, (size_t)((width - end) * PANEL) * sizeof *row);
         }
 }
 
 /* ---- tiles -------------------------------------------------------------------------------------------------------------------------------- */
-typedef struct group { int n; int64_t at, places; struct { const float *x[2]; int places; } tile[GROUP]; } group;
+typedef struct group { int n; int64_t places; struct { const float *x[2]; int64_t y[2] /* places of y */; int places; } tile[GROUP]; } group;
 
 /* Tiles [first, first + n) of a band of `rows` whose first place reads from x; s: of a row. */
 static void make_group(const job *j, group *g, const float *x, int64_t rows, const kk_split *s, int64_t first, int64_t n)
 {
     int64_t down = j->stride[0] * j->row, across = j->stride[1] * j->unit;
     g->n = (int)n;
-    g->at = first / s->tiles * j->together * j->width + kk_row_of(s, first % s->tiles);
     g->places = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t t = (first + i) % s->tiles, y = (first + i) / s->tiles * j->together, at = kk_row_of(s, t);
@@ -124,6 +126,8 @@ static void make_group(const job *j, group *g, const float *x, int64_t rows, con
         g->tile[i].places = (int)m;
         g->tile[i].x[0] = x + y * down + (j->tile ? t * j->tile : at * across);
         g->tile[i].x[1] = both ? g->tile[i].x[0] + down : g->tile[i].x[0] + (m + 1) / 2 * across;
+        g->tile[i].y[0] = y * j->y_row + at;
+        g->tile[i].y[1] = g->tile[i].y[0] + (both ? j->y_row : (m + 1) / 2);
         g->places += m;
     }
 }
@@ -131,10 +135,11 @@ static void make_group(const job *j, group *g, const float *x, int64_t rows, con
 /* Results of a tile are written when all is done: a burst. */
 static void expect(const job *j, const kk_spots *t, float *y, int64_t at)
 {
+    int half = (t->places + 1) / 2;
     if (j->c->y_blocked) {
         for (int v = 0; t->first && v < t->cols; v += PANEL)
             for (int i = 0; i < t->places; i++)
-                __builtin_prefetch(t->c + v / PANEL * t->c_panel + i * PANEL, 1);
+                __builtin_prefetch((i < half ? t->c[0] + i * PANEL : t->c[1] + (i - half) * PANEL) + v / PANEL * t->c_panel, 1);
         return;
     }
     for (int64_t ch = t->cols * at / j->k; ch < t->cols * (at + t->k) / j->k; ch++)
@@ -149,27 +154,27 @@ static void run_group(const job *j, const piece *p, const group *g, float *out, 
     const float *w = p->weights + o * j->k;
     kk_spots t = {.step = j->stride[1] * j->unit, .c_place = COLS, .c_panel = PANEL, .w = w, .panel = panel, .offset = j->offset, .first = true};
     t.cols = (int)min(j->kernels->cols, p->o1 - o);
-    int64_t start = p->y0 * j->width + p->x0 + g->at;
+    int64_t start = p->y0 * j->y_row + p->x0;
+    float *y = p->y + o * j->y_plane + (j->y.first + start) * (j->c->y_blocked ? PANEL : 1);
     if (j->c->y_blocked) {
-        out = p->y + o * j->places + start * PANEL;
         t.c_place = PANEL;
-        t.c_panel = j->places * PANEL;
+        t.c_panel = j->y_plane * PANEL;
     }
     for (int64_t at = 0; at < j->k; at += t.k, t.w += t.k * PANEL, t.offset += t.k, t.first = false) {
         t.k = min(BLOCK, j->k - at);
         t.bias = p->bias && at + t.k == j->k ? p->bias + o : NULL;
-        t.c = out;
-        float *y = p->y + o * j->places + start;
-        for (int i = 0; i < g->n; i++, y += t.places) {
+        float *c = out;
+        for (int i = 0; i < g->n; i++, c += t.places * COLS) {
             t.x[0] = g->tile[i].x[0];
             t.x[1] = g->tile[i].x[1];
             t.places = g->tile[i].places;
+            for (int h = 0; h < 2; h++)
+                t.c[h] = j->c->y_blocked ? y + g->tile[i].y[h] * PANEL : c + h * ((t.places + 1) / 2) * COLS;
             int64_t fetch = at + t.k * i / g->n + ahead;       /* each tile its share of what comes a block later */
             t.fetch_step = (fetch < j->k ? fresh : next != NULL) ? ceil_div(PANEL, g->n) : 0;
             t.fetch = !t.fetch_step ? w : fetch < j->k ? w + fetch * PANEL : next + (fetch - j->k) * PANEL;
-            expect(j, &t, y, at);
+            expect(j, &t, y + g->tile[i].y[0], at);
             j->kernels->tile(&t);
-            t.c += t.places * t.c_place;
         }
     }
 }
@@ -177,13 +182,13 @@ static void run_group(const job *j, const piece *p, const group *g, float *out, 
 static void finish(const job *j, const piece *p, int64_t o0, int64_t o1)
 {
     if (j->c->finish && !j->later)
-        j->c->finish(j->c->arg, p->row + o0, p->row + o1, p->y0 * j->width + p->x0, (p->y1 - 1) * j->width + p->x1, p->worker);
+        j->c->finish(j->c->arg, p->row + o0, p->row + o1, p->y0 * j->y_row + p->x0, (p->y1 - 1) * j->y_row + p->x1, p->worker);
 }
 
 /* A band whose first place reads from x; the piece's first one? */
 static void run_band(const job *j, const piece *p, const float *x, float *out, bool first)
 {
-    int64_t rows = p->y1 - p->y0, start = p->y0 * j->width + p->x0;
+    int64_t rows = p->y1 - p->y0;
     kk_split tiles = tiles_of(j, p), groups = kk_split_rows(ceil_div(rows, j->together) * tiles.tiles, GROUP);
     bool whole = rows == j->rows && p->x1 - p->x0 == j->width, fresh = first || (p->o1 - p->o0) * j->k > MOST_KEPT;
     for (int64_t o = p->o0, n; o < p->o1; o += n) {
@@ -194,7 +199,7 @@ static void run_band(const job *j, const piece *p, const float *x, float *out, b
             make_group(j, &g, x, rows, &tiles, kk_row_of(&groups, i), groups.rows + (i < groups.higher));
             run_group(j, p, &g, out, o, fresh && i == 0, i + 1 == groups.tiles ? next : NULL);
             if (!j->c->y_blocked)
-                j->copies->transpose(p->y + o * j->places + start + g.at, j->places, out, COLS, g.places, n);
+                j->copies->transpose(p->y + o * j->places + p->y0 * j->width + p->x0 + g.tile[0].y[0], j->places, out, COLS, g.places, n);
         }
         if (!j->c->whole_rows || whole)
             finish(j, p, o, o + n);
@@ -221,7 +226,7 @@ static bool run_piece(job *j, piece *p)
         }
         if (j->copied)
             j->tile ? copy_band(j, &b, band) : copy_blocks(j, &b, band);
-        run_band(j, &b, j->copied ? band : b.x + b.y0 * j->stride[0] * j->row + b.x0 * j->stride[1] * j->unit, out, at == (j->rows > 1 ? p->y0 : p->x0));
+        run_band(j, &b, j->copied ? band : b.x + j->origin + b.y0 * j->stride[0] * j->row + b.x0 * j->stride[1] * j->unit, out, at == (j->rows > 1 ? p->y0 : p->x0));
     }
     if (j->c->whole_rows && j->band < (j->rows > 1 ? j->rows : j->width))
         finish(j, &(piece){.row = p->row, .y1 = j->rows, .x1 = j->width, .worker = p->worker}, p->o0, p->o1);
@@ -236,8 +241,8 @@ static void run_pieces(void *arg, int64_t begin, int64_t end, int worker)
     const kb_conv *c = j->c;
     for (int64_t i = begin; i < end; i++) {
         kk_part at = kk_part_at(c, i, j->n_along, j->n_across);
-        piece p = {.x = c->x + at.item * c->cin * c->in[0] * c->in[1], .weights = j->weights.data + at.group * j->weights.group_floats,
-                   .bias = c->bias ? c->bias + at.group * c->cout : NULL, .y = c->y + at.item * c->cout * j->places,
+        piece p = {.x = c->x + at.item * c->cin * (c->x_blocked ? j->x.plane : c->in[0] * c->in[1]), .weights = j->weights.data + at.group * j->weights.group_floats,
+                   .bias = c->bias ? c->bias + at.group * c->cout : NULL, .y = c->y + at.item * c->cout * j->y_plane,
                    .row = at.item * c->cout, .y1 = j->rows, .x1 = j->width,
                    .o0 = at.across * j->across, .o1 = min((at.across + 1) * j->across, c->cout), .worker = worker};
         int64_t first = at.along * j->along, last = min(first + j->along, j->rows > 1 ? j->rows : j->width);
@@ -325,15 +330,16 @@ static void set_band(job *j)
     j->tile = reach(j, 0, single ? 1 : j->band) * j->row;
 }
 
-/* Blocks of channels have their padding copied, nothing else; whole rows. */
+/* Blocks of channels have padding that isn't there copied, nothing else; whole rows. */
 static void set_blocks(job *j)
 {
     const kb_conv *c = j->c;
     bool single = j->rows == 1;
     j->unit = PANEL;
-    j->copied = c->padding[0] + c->padding[1] > 0;
-    j->row = c->in[1] * PANEL;
-    j->channel = c->in[0] * j->row;
+    j->copied = c->padding[0] > c->x_edge || c->padding[1] > c->x_edge;
+    j->row = j->x.pitch * PANEL;
+    j->channel = j->x.plane * PANEL;
+    j->origin = (j->x.first - c->padding[0] * j->x.pitch - c->padding[1]) * PANEL;
     if (!j->copied)
         return;
     int64_t size = single ? j->width : j->rows, line = c->cin * (single ? j->stride[1] * reach(j, 0, 1) : reach(j, 1, j->width));
@@ -346,10 +352,14 @@ static void set_blocks(job *j)
 static void set_sizes(job *j)
 {
     const kb_conv *c = j->c;
-    bool flat = kk_conv_is_plain(c) && c->out[1] < j->kernels->places;
+    j->x = kb_blocks_of(c->cin / PANEL, c->in, c->x_blocked ? c->x_edge : 0);
+    j->y = kb_blocks_of(c->cout / PANEL, c->out, c->y_blocked ? c->y_edge : 0);
+    bool flat = kk_conv_is_plain(c) && c->out[1] < j->kernels->places && j->x.edge + j->y.edge == 0;
     j->rows = flat ? 1 : c->out[0];
     j->width = flat ? j->places : c->out[1];
     j->unit = 1;
+    j->y_row = c->y_blocked && !flat ? j->y.pitch : j->width;
+    j->y_plane = c->y_blocked ? j->y.plane : j->places;
     j->together = j->rows > 1 && 2 * j->width <= j->kernels->places ? 2 : 1;
     if (c->x_blocked) {
         for (int d = 0; d < 2; d++) {
@@ -386,6 +396,19 @@ static bool make_offsets(job *j)
     for (int i = 0; to && i < KK_DIRECT_AHEAD; i++, to++)
         *to = to[-j->unit];
     return to != NULL;
+}
+
+void kb_blocks_clear(const kb_blocks *b, float *image, int64_t block0, int64_t block1, int64_t row0, int64_t row1)
+{
+    if (b->edge == 0 || row0 >= row1)
+        return;
+    if (block0 == 0 && row0 == 0)
+        memset(image, 0, (size_t)(b->first * PANEL) * sizeof *image);
+    for (int64_t i = block0; i < block1; i++)
+        for (int64_t y = row0; y < row1; y++) {
+            int64_t n = b->edge + (y + 1 == b->size[0] ? b->edge * b->pitch : 0);
+            memset(image + (b->first + i * b->plane + y * b->pitch + b->size[1]) * PANEL, 0, (size_t)(n * PANEL) * sizeof *image);
+        }
 }
 
 /* Measured. Narrow tiles are as fast as panels of taps only where they are nearly full and taps are copied. */

@@ -67,7 +67,7 @@ typedef struct kk_spots {
     int64_t panel;
     const float *fetch;         /* into L2, in each panel: fetch_step floats further a step; 0: weights are in this core's caches */
     int64_t fetch_step;
-    float *c;                   /* places c_place apart, of each 16 channels, panels c_panel apart; what a panel has beyond the last channel is written too */
+    float *c[2];                /* as x: places c_place apart, of each 16 channels, panels c_panel apart; what a panel has beyond the last channel is written too */
     int64_t c_place, c_panel;
     const float *bias;          /* over channels, added at the end; NULL: none, or not yet */
     int64_t k;

@@ -44,7 +44,7 @@ kb_buf kk_tape_op(kk_tape *t, kb_opcode op, int n_in, const kb_buf *in, const in
     t->step[t->n].data = data;
     t->step[t->n++].bytes = bytes;
     out = (kb_buf){data, l, false};
-    t->status = kb_run(&(kb_call){op, r.math, n_in, 1, in, &out, words, NULL, false});
+    t->status = kb_run(&(kb_call){op, r.math, n_in, 1, in, &out, words, NULL, NULL});
     return out;
 }
 

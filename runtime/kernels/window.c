@@ -6,6 +6,7 @@
  * worked out as PyTorch does.
  */
 #include "base/alloc.h"
+#include "base/conv.h"
 #include "base/error.h"
 #include "runtime/kernels/conv_kernels.h"
 #include "runtime/kernels/fold.h"
@@ -26,6 +27,7 @@ typedef struct planes {
     bool max;
     int64_t kernel, stride, padding, dilation;  /* along the last dimension; stride 0: adaptive */
     bool blocked;               /* 16 channels a plane, side by side */
+    kb_blocks from, to;         /* where they lie then */
     int64_t parts;              /* rows of a plane are worked on in so many, the first one of all planes first */
 } planes;
 
@@ -144,9 +146,11 @@ static void block_range(void *arg, int64_t begin, int64_t end, int worker)
     (void)worker;
     for (int64_t item = begin; item < end; item++) {
         int64_t at = item % p->n, part = item / p->n, first = part * p->out[0] / p->parts, last = (part + 1) * p->out[0] / p->parts;
-        const float *image = (const float *)(const void *)p->x + at * p->in[0] * p->in[1] * BLOCK;
+        const float *image = (const float *)(const void *)p->x + (p->from.first + at * p->from.plane) * BLOCK;
+        float *y = (float *)(void *)p->y;
         for (int64_t i = first; i < last; i++)
-            KB_ISA_PICK(kk_pool_blocks)(image, p->in[1], &p->spans[0][i], p->spans[1], p->out[1], (float *)(void *)p->y + (at * p->out[0] + i) * p->out[1] * BLOCK);
+            KB_ISA_PICK(kk_pool_blocks)(image, p->from.pitch, &p->spans[0][i], p->spans[1], p->out[1], y + (p->to.first + at * p->to.plane + i * p->to.pitch) * BLOCK);
+        kb_blocks_clear(&p->to, y, at, at + 1, first, last);
     }
 }
 
@@ -247,6 +251,10 @@ static kn_status run_planes(planes *p, const kb_call *c, int n, kb_body body, vo
     for (int d = 0; d < l->rank - n; d++)
         p->n *= l->sizes[d];
     p->n /= p->blocked ? BLOCK : 1;
+    if (p->blocked) {
+        p->from = kb_blocks_of(p->n, p->in, c->blocks->in);
+        p->to = kb_blocks_of(p->n, p->out, c->blocks->out);
+    }
     out_bytes = (size_t)o->numel * (size_t)p->bytes;
     bool scratch = o->dtype != p->type;
     p->x = kk_contiguous(&c->in[0], p->type, &owned, &bytes);
@@ -310,7 +318,7 @@ static kn_status pool(const kb_call *c, int n, bool max)
     const int64_t *kernel = kb_word(info, c->words, 0), *stride = kb_word(info, c->words, 1), *padding = kb_word(info, c->words, 2);
     const int64_t *dilation = max ? kb_word(info, c->words, 3) : NULL;
     bool count_padding = !max && *kb_word(info, c->words, 4) != 0;
-    planes p = {.max = max, .blocked = c->blocked, .divisor = c->op == OP_avg_pool2d ? *kb_word(info, c->words, 5) : 0};
+    planes p = {.max = max, .blocked = c->blocks != NULL, .divisor = c->op == OP_avg_pool2d ? *kb_word(info, c->words, 5) : 0};
     if (c->out[0].layout->numel == 0)
         return KN_OK;
     set_sizes(&p, c, n);

@@ -121,12 +121,13 @@ INLINE void tile(const kk_spots *t, int places, int panels, int apart)
         apart < PANEL ? steps(acc, t, step, places, panels, true) : steps_of_blocks(acc, t, step, places, panels, true);
     else
         apart < PANEL ? steps(acc, t, step, places, panels, false) : steps_of_blocks(acc, t, step, places, panels, false);
-    float *c = t->c;
+    const int half = (places + 1) / 2;
+    float *c0 = t->c[0], *c1 = t->c[1];
     const int64_t c_place = t->c_place, c_panel = t->c_panel;
     if (!t->first)
         UNROLL for (int i = 0; i < places; i++)
             UNROLL for (int v = 0; v < vecs; v++)
-                acc[i][v] = load(c + i * c_place + v / VPP * c_panel + v % VPP * W) + acc[i][v];
+                acc[i][v] = load((i < half ? c0 + i * c_place : c1 + (i - half) * c_place) + v / VPP * c_panel + v % VPP * W) + acc[i][v];
     if (t->bias)
         UNROLL for (int v = 0; v < vecs; v++) {
             vec b = load_some(t->bias + v * W, lanes_in(0, t->cols - v * W));
@@ -135,7 +136,7 @@ INLINE void tile(const kk_spots *t, int places, int panels, int apart)
         }
     UNROLL for (int i = 0; i < places; i++)
         UNROLL for (int v = 0; v < vecs; v++)
-            store(c + i * c_place + v / VPP * c_panel + v % VPP * W, acc[i][v]);
+            store((i < half ? c0 + i * c_place : c1 + (i - half) * c_place) + v / VPP * c_panel + v % VPP * W, acc[i][v]);
 }
 
 typedef void (*tile_fn)(const kk_spots *t);
