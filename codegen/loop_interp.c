@@ -326,6 +326,7 @@ static cell step(run *r, int64_t at, int64_t i)
     case LP_SIZE: out.l = r->k->inner.size > (int64_t)n->imm.bits ? r->k->inner.size - (int64_t)n->imm.bits : 0; return convert(KN_I64, n->type, out);
     case LP_INDEX: out.l = (int)n->a < r->k->n_outer ? r->at[n->a] : i; return out;
     case LP_LOAD: memcpy(&out, address(r, n->a, i), kb_dtype_bytes((kn_dtype)n->type)); return out;
+    case LP_LOAD_AT: memcpy(&out, address(r, n->b, i) + a.l * r->k->buffers[n->b].along * (int64_t)kb_dtype_bytes((kn_dtype)n->type), kb_dtype_bytes((kn_dtype)n->type)); return out;
     case LP_STORE: memcpy(address(r, n->b, i), &a, kb_dtype_bytes((kn_dtype)n->type)); return out;
     case LP_REDUCE: (r->k->columns ? fold_add_column : fold_add)(&r->folds[r->fold_of[at]], (lp_reduce)n->imm.bits, n->type, a); return out;
     case LP_TEST: out.p = a.p != 0; return out;

@@ -220,11 +220,13 @@ static void lend(lowering *l, int plain)
 }
 
 /* ---- instructions -------------------------------------------------------------------------------------------------------------------- */
-static uint32_t load(lowering *l, int buffer)
+/* index: CG_BAD where the buffer takes none */
+static uint32_t load(lowering *l, int buffer, uint32_t index)
 {
     kn_dtype d = l->c.access[buffer].dtype;
     l->k->buffers[buffer].read = true;
-    uint32_t v = cg_e0(l->k, LP_LOAD, (uint8_t)d, (uint32_t)buffer, 0);
+    uint32_t v = index == CG_BAD ? cg_e0(l->k, LP_LOAD, (uint8_t)d, (uint32_t)buffer, 0)
+                                 : lp_emit(l->k, (lp_inst){.op = LP_LOAD_AT, .type = (uint8_t)d, .a = index, .b = (uint32_t)buffer});
     return d == KN_BOOL ? cg_e1(l->k, LP_TEST, LP_PRED, v) : v;
 }
 
@@ -269,7 +271,8 @@ static uint32_t compute(lowering *l, const cg_cell *v)
             return CG_BAD;
     }
     switch ((cg_cell_kind)v->kind) {
-    case CELL_LOAD: return load(l, v->buffer);
+    case CELL_LOAD: return load(l, v->buffer, CG_BAD);
+    case CELL_LOAD_AT: return load(l, v->buffer, o[0]);
     case CELL_PLACE: return cg_e0(k, LP_INDEX, KN_I64, (uint32_t)k->n_outer, 0);
     case CELL_CONST: return constant(k, v, v->type);
     case CELL_SCALAR: return scalar(k, v, v->type);
@@ -292,7 +295,7 @@ static uint32_t emit(lowering *l, int i)
     if (v->memo != CG_BAD && (v->row || v->memo_phase == phase))
         return v->memo;
     if (!v->row && v->spill >= 0 && v->memo != CG_BAD)
-        v->memo = load(l, v->spill);
+        v->memo = load(l, v->spill, CG_BAD);
     else
         v->memo = compute(l, v);
     v->memo_phase = phase;
@@ -380,7 +383,7 @@ static bool set_nest(lowering *l)
         k->outer[d].size = nest.outer[d];
     k->inner.size = nest.inner;
     for (int b = 0; b < c->n_buffers; b++) {
-        lp_buffer f = {.dtype = c->access[b].dtype};
+        lp_buffer f = {.dtype = c->access[b].dtype, .indexed = c->access[b].by != 0, .along = c->access[b].along};
         for (int d = 0; d < nest.n_outer; d++)
             f.stride[d] = c->access[b].stride[nest.first[d]];
         f.inner_stride = nest.first[nest.n_outer] < 0 ? 0 : c->access[b].stride[nest.first[nest.n_outer]];
@@ -447,7 +450,7 @@ static void finish(lowering *l, cg_lowered *out)
     for (int64_t i = 0; i < k->n_insts; i++) {
         lp_op op = (lp_op)k->insts[i].op;
         if (k->phases[k->insts[i].phase].kind == LP_MAP)
-            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_QUOT || op == LP_SQRT ? 4 : op == LP_CONST || op == LP_SIZE ? 0 : 1;
+            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_QUOT || op == LP_SQRT || op == LP_LOAD_AT ? 4 : op == LP_CONST || op == LP_SIZE ? 0 : 1;
     }
     out->k = k;
     lp_close(k);

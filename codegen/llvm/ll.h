@@ -59,6 +59,7 @@ typedef struct ll_emit {
     LLVMValueRef *base;         /* by buffer: pointer given by the program, offset applied */
     LLVMValueRef *row;          /* by buffer: address of element 0 of the current row */
     LLVMValueRef *stride;       /* by buffer and dimension, in bytes: NULL where it is zero; the inner one (last) only where it is neither 0 nor 1 */
+    LLVMValueRef along[LL_MAX_BUFFERS];        /* of indexed buffers, in bytes */
     LLVMValueRef coord[LP_MAX_OUTER];
     LLVMValueRef slot[LL_SLOTS];        /* stack blocks: library functions are called through them, odd ends of rows copied */
     ll_accumulator red[LL_MAX_REDUCE];
@@ -120,10 +121,13 @@ LLVMValueRef ll_reciprocal_root(ll_emit *e, LLVMValueRef x, int width);    /* LP
 /* ---- memory.c: loads, stores, prefetches */
 LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueRef pos);
 void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *a, LLVMValueRef pos);
-LLVMValueRef ll_load_scalar(ll_emit *e, uint32_t buffer);       /* element 0 of the row */
+/* LOAD_AT, instruction i. Where its index is the same along the row, v[i].uniform must be ll_row_at's. */
+LLVMValueRef ll_load_at(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef pos);
+LLVMValueRef ll_row_at(ll_emit *e, uint32_t i);                 /* address of element 0 of the row that its index, a row value, picks */
+LLVMValueRef ll_load_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef row);     /* element 0 of the row that begins there */
 void ll_store_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef value);
 void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos, LLVMValueRef ahead /* bytes */);
-bool ll_masks_well(const ll_emit *e, uint32_t buffer);          /* masked accesses of it are single instructions */
+bool ll_masks_well(const ll_emit *e, const lp_inst *in);        /* masked, the access is a single instruction, or it is none */
 
 /* ---- ahead.c: fetching ahead */
 int ll_ahead_phase(const ll_emit *e);                           /* the phase whose bodies fetch, -1 */
