@@ -21,7 +21,8 @@ kn_status kb_index_refused(kb_opcode op, int64_t index, int dim, int64_t limit)
 {
     if (op == OP_embedding)
         return kb_fail(KN_E_INDEX, "index %lld is out of range for %lld rows", (long long)index, (long long)limit);
-    return kb_fail(KN_E_INDEX, "index %lld is out of range for dimension %d, which has %lld elements", (long long)index, dim, (long long)limit);
+    return kb_fail(KN_E_INDEX, "index %lld is out of range for dimension %d, which has %lld elements", (long long)index, dim,
+                   (long long)limit);
 }
 
 /* The sign tells whether one of n is out of range. */
@@ -42,7 +43,10 @@ static int64_t any_of(const void *data, kn_dtype type, int64_t n, int64_t stride
     return (int64_t)any;
 }
 
-static int64_t one_of(const void *data, kn_dtype type, int64_t at) { return type == KN_I32 ? ((const int32_t *)data)[at] : ((const int64_t *)data)[at]; }
+static int64_t one_of(const void *data, kn_dtype type, int64_t at)
+{
+    return type == KN_I32 ? ((const int32_t *)data)[at] : ((const int64_t *)data)[at];
+}
 
 typedef struct job { const kb_buf *indices; uint64_t last; _Atomic(int64_t) any; } job;
 

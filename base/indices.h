@@ -1,5 +1,6 @@
 /* indices.h: index values of embedding, index_select, gather and scatter, checked before anything is read or written by them: one rule and
- * one sentence for eager kernels and compiled programs. An index lies from 0 to below the number of rows or elements; there are no negative ones.
+ * one sentence for eager kernels and compiled programs. An index lies from 0 to below the number of rows or elements; there are no
+ * negative ones.
  */
 #ifndef KB_INDICES_H
 #define KB_INDICES_H

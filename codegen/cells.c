@@ -242,9 +242,9 @@ static int16_t indexed(cg_cells *c, uint32_t node)
     for (int d = c->space.n_outer; d < c->space.n_outer + c->space.n_reduced; d++)
         uniform = uniform && !index.stride[d];
     c->read[i] = c->read[t] = true;
-    int16_t at = cg_cell_add(c, (cg_cell){.kind = CELL_LOAD, .type = register_type(index.dtype), .row = index.row, .buffer = (int16_t)i, .cost = 1});
-    return cg_cell_add(c, (cg_cell){.kind = CELL_LOAD_AT, .type = register_type(table.dtype), .row = table.row, .buffer = (int16_t)t, .in = {convert(c, at, KN_I64)},
-                                    .n_in = 1, .cost = uniform ? 2 : 16});
+    cg_cell at = {.kind = CELL_LOAD, .type = register_type(index.dtype), .row = index.row, .buffer = (int16_t)i, .cost = 1};
+    return cg_cell_add(c, (cg_cell){.kind = CELL_LOAD_AT, .type = register_type(table.dtype), .row = table.row, .buffer = (int16_t)t,
+                                    .in = {convert(c, cg_cell_add(c, at), KN_I64)}, .n_in = 1, .cost = uniform ? 2 : 16});
 }
 
 /* The row's length less `correction`, at least 0: in the kernel, not in its code's constants, so that one kernel serves all lengths */

@@ -226,9 +226,6 @@ static bool acyclic(const cg_facts *f, const cg_groups *gs, walk *w, int32_t a, 
 }
 
 /* ---- merit ------------------------------------------------------------------------------------------------------------------------- */
-/* Fewer bytes always pay; a kernel that grows past the limit spills registers and compiles slowly. */
-static bool worthwhile(const cg_group *a, const cg_group *b) { return a->cost + b->cost <= CG_MAX_COST; }
-
 /* Nothing but loads at indices: the eager kernels do that. */
 static bool only_indexed(const cg_facts *f, const cg_group *g)
 {
@@ -238,12 +235,18 @@ static bool only_indexed(const cg_facts *f, const cg_group *g)
     return true;
 }
 
+/* Fewer bytes always pay; a kernel that grows past the limit spills registers and compiles slowly. */
+static bool worthwhile(const cg_facts *f, const cg_group *a, const cg_group *b)
+{
+    return a->cost + b->cost <= CG_MAX_COST && !(only_indexed(f, a) && only_indexed(f, b));
+}
+
 /* ---- mechanism ----------------------------------------------------------------------------------------------------------------------- */
 static bool merge(cg_facts *f, cg_groups *gs, walk *w, int32_t a, int32_t b)
 {
     cg_group *x = &gs->v[a], *y = &gs->v[b];
     set s;
-    if (a == b || !x->fused || !y->fused || x->dead || y->dead || !worthwhile(x, y) || (only_indexed(f, x) && only_indexed(f, y)) || !unite(f, x, y, &s))
+    if (a == b || !x->fused || !y->fused || x->dead || y->dead || !worthwhile(f, x, y) || !unite(f, x, y, &s))
         return false;
     if (!few_buffers(f, &s) || !few_rounds(f, &s) || !legal(f, &s) || !acyclic(f, gs, w, a, b))
         return false;

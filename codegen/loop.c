@@ -268,7 +268,8 @@ static int inner_class(const lp_buffer *b) { return b->inner_stride == 0 ? 0 : b
 /* What the code of a buffer's accesses depends on, as a number */
 static uint64_t buffer_form(const lp_buffer *b, int n_outer, bool columns)
 {
-    uint64_t form = (uint64_t)b->dtype << 8 | (uint64_t)inner_class(b) << 4 | (uint64_t)b->indexed << 2 | (uint64_t)b->read << 1 | b->written;
+    uint64_t form = (uint64_t)b->dtype << 8 | (uint64_t)inner_class(b) << 4 | (uint64_t)b->indexed << 2 | (uint64_t)b->read << 1
+                    | b->written;
     for (int d = 0; d < n_outer; d++)
         form |= (uint64_t)(b->stride[d] != 0) << (16 + d);
     if (columns && b->stride[n_outer - 1] == 1)
@@ -334,17 +335,19 @@ bool lp_equal(const lp_kernel *a, const lp_kernel *b)
 /* ---- sizes ------------------------------------------------------------------------------------------------------------------------ */
 bool lp_wants_inner(const lp_kernel *k) { return !k->columns && ((k->n_outer > 0 && k->inner.size <= LP_SHORT_ROW) || lp_reduces(k)); }
 
-/* One phase: some lines ahead, which hardware stops doing at each page. Several: the next row, where rows are long enough. */
+/* Of indexed buffers who makes the kernel knows the whole table's size. One phase: some lines ahead, which hardware stops doing at each page. Several: the next row, where rows are long enough. */
 void lp_set_ahead(lp_kernel *k)
 {
     enum { ROW = 1024, TENSOR = 8 << 20 };      /* bytes */
     for (int64_t i = 0; i < k->n_buffers; i++) {
         lp_buffer *b = &k->buffers[i];
         int64_t element = (int64_t)kb_dtype_bytes(b->dtype), bytes = k->inner.size * element;
+        if (b->indexed)
+            continue;
         for (int d = 0; d < k->n_outer; d++)
             bytes *= b->stride[d] ? k->outer[d].size : 1;
         bool rows = k->n_outer && b->stride[k->n_outer - 1] * element >= ROW;
-        b->ahead = b->read && !b->indexed && b->inner_stride == 1 && bytes >= TENSOR && (k->n_phases == 1 || rows);
+        b->ahead = b->read && b->inner_stride == 1 && bytes >= TENSOR && (k->n_phases == 1 || rows);
     }
 }
 

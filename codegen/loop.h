@@ -21,8 +21,8 @@
  * BUFFERS. Element (o, i) of buffer b is at byte base + (offset + sum o[d]*stride[d] + i*inner_stride) * elem. Two buffers of a kernel may
  * be the same memory only where the loads and stores of the kernel are at the same coordinates (in place), never at different ones.
  *
- * INDEXED buffers are read by LOAD_AT alone, which adds an index, a value of the kernel, times `along` elements to that place: rows of a table (the
- * index is the same along the row, elements lie side by side), or single elements. Who runs a kernel has checked the indices.
+ * INDEXED buffers are read by LOAD_AT alone, which adds an index, a value of the kernel, times `along` elements to that place: rows of a
+ * table (the index is the same along the row, elements lie side by side), or single elements. Who runs a kernel has checked the indices.
  *
  * SIZES. Machine code takes outer sizes and strides at run time, from the SHAPE that lp_shape writes. It may hold: the number of
  * dimensions, which outer strides are zero, whether an inner stride (of columns: the last outer one) is 0, 1 or another, buffer offsets,
@@ -68,7 +68,8 @@ typedef struct lp_inst {
     uint16_t op;                    /* lp_op */
     uint8_t type;                   /* of the result: kn_dtype or LP_PRED; of a STORE: of the buffer */
     uint8_t phase;
-    uint32_t a, b, c;               /* operands: instruction indices; LOAD: a = buffer; STORE: a = value, b = buffer; LOAD_AT: a = index, b = buffer; SCALAR, INDEX: a = number */
+    uint32_t a, b, c;               /* operands: instruction indices; LOAD: a = buffer; STORE: a = value, b = buffer; LOAD_AT: a = index,
+                                     * b = buffer; SCALAR, INDEX: a = number */
     union { uint64_t bits; double f; const char *name; } imm;
 } lp_inst;
 
@@ -143,7 +144,7 @@ static inline bool lp_reduces(const lp_kernel *k)
     return passes > 1;
 }
 bool lp_wants_inner(const lp_kernel *k);        /* code for a known inner size would be faster */
-void lp_set_ahead(lp_kernel *k);                /* the hints of buffers that are read, from their sizes */
+void lp_set_ahead(lp_kernel *k);                /* the hints of buffers that are read and not indexed, from their sizes */
 
 /* What machine code reads of a kernel's sizes: the inner size, the outer sizes, then for each buffer its outer strides and its inner
  * stride in bytes; last, of each indexed one, `along` in bytes. */

@@ -424,6 +424,18 @@ static void name_kernel(lowering *l, int32_t number)
     }
 }
 
+/* Rows that an index picks from a table larger than a core's own cache */
+static bool is_far(const lowering *l, int buffer)
+{
+    enum { ROW = 256, TABLE = 1 << 20 };        /* bytes */
+    const cg_facts *f = l->c.f;
+    const cg_access *a = &l->c.access[buffer];
+    const lp_buffer *b = &l->k->buffers[buffer];
+    if (!a->by || b->inner_stride != 1 || l->k->columns || l->k->inner.size * (int64_t)kb_dtype_bytes(b->dtype) < ROW)
+        return false;
+    return cg_numel(ir_type(f->g, ir_in(f->g, &f->g->nodes[a->by - 1], 0))) * (int64_t)kb_dtype_bytes(b->dtype) >= TABLE;
+}
+
 static void finish(lowering *l, cg_lowered *out)
 {
     lp_kernel *k = l->k;
@@ -441,6 +453,8 @@ static void finish(lowering *l, cg_lowered *out)
                        && is_large(l, b, total * bytes);
     }
     lp_set_ahead(k);
+    for (int b = 0; b < l->c.n_buffers; b++)
+        k->buffers[b].ahead |= is_far(l, b);
     k->inner.sym = k->columns || !lp_wants_inner(k) || l->lends;        /* rows that are long anyway share code from the start */
     k->n_scalars = l->c.n_scalars;
     for (int s = 0; s < l->c.n_scalars; s++) {
@@ -450,7 +464,8 @@ static void finish(lowering *l, cg_lowered *out)
     for (int64_t i = 0; i < k->n_insts; i++) {
         lp_op op = (lp_op)k->insts[i].op;
         if (k->phases[k->insts[i].phase].kind == LP_MAP)
-            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_QUOT || op == LP_SQRT || op == LP_LOAD_AT ? 4 : op == LP_CONST || op == LP_SIZE ? 0 : 1;
+            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_QUOT || op == LP_SQRT || op == LP_LOAD_AT ? 4
+                         : op == LP_CONST || op == LP_SIZE ? 0 : 1;
     }
     out->k = k;
     lp_close(k);

@@ -589,6 +589,14 @@ static kn_status product_step(planner *pl, cg_step *st, int32_t node)
     return s == KN_OK ? prepare_product(pl, st, (uint32_t)node) : s;
 }
 
+static bool is_bounded(const cg_step *st, const cg_bounds *b)
+{
+    bool known = false;
+    for (const cg_bounds *k = st->bounds; k < st->bounds + st->n_bounds; k++)
+        known |= k->layout == b->layout && k->at.slot == b->at.slot && k->at.offset == b->at.offset && k->limit <= b->limit;
+    return known;
+}
+
 /* The indices that the group's members load at: those of one operand and limit once. */
 static kn_status bounds_of(planner *pl, cg_step *st, const cg_group *g)
 {
@@ -605,12 +613,9 @@ static kn_status bounds_of(planner *pl, cg_step *st, const cg_group *g)
         kn_status s = eager_operand(pl, ir_in(ir, n, 1), &buf, &b.at);
         b.layout = buf.layout;
         b.limit = table->size[b.dim].v;
-        bool known = false;
-        for (int k = 0; k < st->n_bounds; k++)
-            known |= st->bounds[k].layout == b.layout && st->bounds[k].at.slot == b.at.slot && st->bounds[k].at.offset == b.at.offset && st->bounds[k].limit <= b.limit;
         if (s != KN_OK)
             return s;
-        if (!known)
+        if (!is_bounded(st, &b))
             st->bounds[st->n_bounds++] = b;
     }
     return KN_OK;

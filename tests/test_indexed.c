@@ -1,5 +1,6 @@
-/* test_indexed.c: embedding, index_select and gather read by generated code: fused with what takes their values, checked before their kernel begins, with
- * the bits, the errors and the order of eager. In these graphs abs makes indices of the inputs' -10 to 10, in a kernel of its own. */
+/* test_indexed.c: embedding, index_select and gather read by generated code: fused with what takes their values, checked before their
+ * kernel begins, with the bits, the errors and the order of eager. In these graphs abs makes indices of the inputs' -10 to 10, in a kernel
+ * of its own. */
 #include "tests/support/graph_check.h"
 #include "tests/support/worlds.h"
 
@@ -21,16 +22,19 @@ static void every_type(void)
         for (int wide = 0; wide < 2; wide++) {
             char text[600];
             const char *of = types[t], *index = wide ? "i64" : "i32";
-            snprintf(text, sizeof text, "graph (%%0: %s[11, 37], %%1: %s[3, 5], %%2: %s[3, 5, 37]) {\n %%3 = abs(%%1)\n %%4 = embedding(%%0, %%3)\n"
+            snprintf(text, sizeof text, "graph (%%0: %s[11, 37], %%1: %s[3, 5], %%2: %s[3, 5, 37]) {\n %%3 = abs(%%1)\n"
+                   " %%4 = embedding(%%0, %%3)\n"
                      " %%5 = eq(%%4, %%2)\n %%6 = where(%%5, %%4, %%2)\n return %%6\n}\n", of, index, of);
             expect(text, 2);
             for (int dim = 0; dim < 3; dim++) {         /* rows, rows of rows, elements */
                 snprintf(text, sizeof text, "graph (%%0: %s[11, 12, 13], %%1: %s[6], %%2: %s[%s]) {\n %%3 = abs(%%1)\n"
-                         " %%4 = index_select(%%0, %%3) dim=%d\n %%5 = eq(%%4, %%2)\n %%6 = where(%%5, %%4, %%2)\n return %%6\n}\n", of, index, of,
+                         " %%4 = index_select(%%0, %%3) dim=%d\n %%5 = eq(%%4, %%2)\n"
+                         " %%6 = where(%%5, %%4, %%2)\n return %%6\n}\n", of, index, of,
                          dim == 0 ? "6, 12, 13" : dim == 1 ? "11, 6, 13" : "11, 12, 6", dim);
                 expect(text, 2);
                 snprintf(text, sizeof text, "graph (%%0: %s[11, 12, 13], %%1: %s[7, 8, 9], %%2: %s[7, 8, 9]) {\n %%3 = abs(%%1)\n"
-                         " %%4 = gather(%%0, %%3) dim=%d\n %%5 = eq(%%4, %%2)\n %%6 = where(%%5, %%4, %%2)\n return %%6\n}\n", of, index, of, dim);
+                         " %%4 = gather(%%0, %%3) dim=%d\n %%5 = eq(%%4, %%2)\n"
+                         " %%6 = where(%%5, %%4, %%2)\n return %%6\n}\n", of, index, of, dim);
                 expect(text, 2);
             }
         }
@@ -40,18 +44,26 @@ Test(indexed, every_type_interpreted, .init = interpreted) { every_type(); }
 
 static void neighbours(void)
 {
-    expect("graph (%0: f32[30, 384], %1: i64[2, 9], %2: f32[9, 384], %3: f32[384], %4: f32[384]) {\n %5 = abs(%1)\n %6 = embedding(%0, %5)\n"
+    expect("graph (%0: f32[30, 384], %1: i64[2, 9], %2: f32[9, 384], %3: f32[384], %4: f32[384]) {\n %5 = abs(%1)\n"
+           " %6 = embedding(%0, %5)\n"
            " %7 = add(%6, %2, _)\n %8 = layer_norm(%7, %3, %4, _) normalized_shape=[384]\n return %8\n}\n", 2);
-    expect("graph (%0: f32[30, 50], %1: i64[2, 9]) {\n %2 = abs(%1)\n %3 = embedding(%0, %2)\n %4 = softmax(%3) dim=-1\n return %4\n}\n", 2);
-    expect("graph (%0: f32[30, 40], %1: i64[9, 21]) {\n %2 = abs(%1)\n %3 = embedding(%0, %2)\n %4 = mean(%3) dims=[1] keepdim=false\n return %4\n}\n", 2);
-    expect("graph (%0: f32[50, 20], %1: i64[50, 7]) {\n %2 = abs(%1)\n %3 = gather(%0, %2) dim=1\n %4 = sum(%3) dims=[1] keepdim=false\n return %4\n}\n", 2);
-    expect("graph (%0: f32[50, 20], %1: i64[50, 700]) {\n %2 = abs(%1)\n %3 = gather(%0, %2) dim=1\n %4 = softmax(%3) dim=-1\n return %4\n}\n", 2);
+    expect("graph (%0: f32[30, 50], %1: i64[2, 9]) {\n %2 = abs(%1)\n %3 = embedding(%0, %2)\n"
+           " %4 = softmax(%3) dim=-1\n return %4\n}\n", 2);
+    expect("graph (%0: f32[30, 40], %1: i64[9, 21]) {\n %2 = abs(%1)\n %3 = embedding(%0, %2)\n"
+           " %4 = mean(%3) dims=[1] keepdim=false\n return %4\n}\n", 2);
+    expect("graph (%0: f32[50, 20], %1: i64[50, 7]) {\n %2 = abs(%1)\n %3 = gather(%0, %2) dim=1\n"
+           " %4 = sum(%3) dims=[1] keepdim=false\n return %4\n}\n", 2);
+    expect("graph (%0: f32[50, 20], %1: i64[50, 700]) {\n %2 = abs(%1)\n %3 = gather(%0, %2) dim=1\n"
+           " %4 = softmax(%3) dim=-1\n return %4\n}\n", 2);
     expect("graph (%0: f16[50, 20], %1: i32[50, 70]) {\n %2 = abs(%1)\n %3 = gather(%0, %2) dim=1\n %4 = to(%3) dtype=f32\n"
            " %5 = log_softmax(%4) dim=-1\n return %5\n}\n", 2);
-    expect("graph (%0: f32[20, 50], %1: i64[70, 50]) {\n %2 = abs(%1)\n %3 = gather(%0, %2) dim=0\n %4 = sum(%3) dims=[0] keepdim=false\n return %4\n}\n", 2);
-    expect("graph (%0: f32[40, 50], %1: i64[40, 1], %2: f32[40, 50]) {\n %3 = abs(%1)\n %4 = gather(%0, %3) dim=1\n %5 = sum(%2) dims=[1] keepdim=true\n"
+    expect("graph (%0: f32[20, 50], %1: i64[70, 50]) {\n %2 = abs(%1)\n %3 = gather(%0, %2) dim=0\n"
+           " %4 = sum(%3) dims=[0] keepdim=false\n return %4\n}\n", 2);
+    expect("graph (%0: f32[40, 50], %1: i64[40, 1], %2: f32[40, 50]) {\n %3 = abs(%1)\n %4 = gather(%0, %3) dim=1\n"
+           " %5 = sum(%2) dims=[1] keepdim=true\n"
            " %6 = mul(%4, %5)\n return %6\n}\n", 2);
-    expect("graph (%0: f32[30, 24], %1: i64[4, 6], %2: i64[4, 6], %3: f32[30, 24]) {\n %4 = abs(%1)\n %5 = abs(%2)\n %6 = embedding(%0, %4)\n"
+    expect("graph (%0: f32[30, 24], %1: i64[4, 6], %2: i64[4, 6], %3: f32[30, 24]) {\n %4 = abs(%1)\n %5 = abs(%2)\n"
+           " %6 = embedding(%0, %4)\n"
            " %7 = embedding(%0, %5)\n %8 = embedding(%3, %4)\n %9 = add(%6, %7, _)\n %10 = mul(%9, %8)\n return %10\n}\n", 3);
     expect("graph (%0: f32[30, 96], %1: i64[4, 30], %2: f32[4, 30, 96]) {\n %3 = abs(%1)\n %4 = embedding(%0, %3)\n %5 = relu(%2)\n"
            " %6 = cat(%5, %4) dim=1\n return %6\n}\n", 3);
@@ -66,9 +78,12 @@ Test(indexed, one_kernel, .init = interpreted)
 {
     expect("graph (%0: f32[30522, 384], %1: i64[8, 128], %2: f32[128, 384], %3: f32[384], %4: f32[384]) {\n %5 = embedding(%0, %1)\n"
            " %6 = add(%5, %2, _)\n %7 = layer_norm(%6, %3, %4, _) normalized_shape=[384]\n return %7\n}\n", 1);
-    expect("graph (%0: f32[64, 512], %1: i64[256], %2: f32[64, 256]) {\n %3 = index_select(%0, %1) dim=1\n %4 = mul(%3, %2)\n return %4\n}\n", 1);
-    expect("graph (%0: f32[64, 512], %1: i32[64, 256]) {\n %2 = gather(%0, %1) dim=1\n %3 = sum(%2) dims=[1] keepdim=false\n return %3\n}\n", 1);
-    expect("graph (%0: f32[5], %1: i64[4, 9], %2: f32[30, 64], %3: f32[4, 9, 64] @1) {\n %4 = embedding(%2, %1)\n %5 = add_(%3, %4, _)\n return %4\n}\n", 1);
+    expect("graph (%0: f32[64, 512], %1: i64[256], %2: f32[64, 256]) {\n %3 = index_select(%0, %1) dim=1\n"
+           " %4 = mul(%3, %2)\n return %4\n}\n", 1);
+    expect("graph (%0: f32[64, 512], %1: i32[64, 256]) {\n %2 = gather(%0, %1) dim=1\n"
+           " %3 = sum(%2) dims=[1] keepdim=false\n return %3\n}\n", 1);
+    expect("graph (%0: f32[5], %1: i64[4, 9], %2: f32[30, 64], %3: f32[4, 9, 64] @1) {\n %4 = embedding(%2, %1)\n"
+           " %5 = add_(%3, %4, _)\n return %4\n}\n", 1);
 }
 
 /* Operators that nothing joins are eager's, and so are those of which a kernel would need what it makes itself. */
@@ -82,42 +97,51 @@ static void apart(const char *text, int kernels, int eager)
 Test(indexed, what_stays_apart, .init = interpreted)
 {
     apart("graph (%0: f32[30, 24], %1: i64[4, 6]) {\n %2 = embedding(%0, %1)\n return %2\n}\n", 0, 1);
-    apart("graph (%0: f32[30, 24], %1: i64[4, 6], %2: f32[40, 24]) {\n %3 = embedding(%0, %1)\n %4 = embedding(%2, %1)\n return %3, %4\n}\n", 0, 2);
+    apart("graph (%0: f32[30, 24], %1: i64[4, 6], %2: f32[40, 24]) {\n %3 = embedding(%0, %1)\n"
+           " %4 = embedding(%2, %1)\n return %3, %4\n}\n", 0, 2);
     apart("graph (%0: f32[30, 24], %1: i64[4, 6], %2: f32[24, 5]) {\n %3 = embedding(%0, %1)\n %4 = matmul(%3, %2)\n return %4\n}\n", 0, 1);
-    apart("graph (%0: f32[30, 24], %1: i64[4, 1], %2: f32[4, 7, 24]) {\n %3 = embedding(%0, %1)\n %4 = add(%3, %2, _)\n return %4\n}\n", 1, 1);
+    apart("graph (%0: f32[30, 24], %1: i64[4, 1], %2: f32[4, 7, 24]) {\n %3 = embedding(%0, %1)\n"
+           " %4 = add(%3, %2, _)\n return %4\n}\n", 1, 1);
     /* the table and the indices are made by other kernels */
-    expect("graph (%0: f32[24, 24], %1: i64[24, 24]) {\n %2 = exp(%0)\n %3 = abs(%1)\n %4 = gather(%2, %3) dim=0\n %5 = add(%2, %4, _)\n return %5\n}\n", 3);
+    expect("graph (%0: f32[24, 24], %1: i64[24, 24]) {\n %2 = exp(%0)\n %3 = abs(%1)\n %4 = gather(%2, %3) dim=0\n"
+           " %5 = add(%2, %4, _)\n return %5\n}\n", 3);
     /* a write to the table comes between */
-    apart("graph (%0: f32[24, 24], %1: i64[24]) {\n %2 = abs(%1)\n %3 = index_select(%0, %2) dim=0\n %4 = mul(%3, 2.0)\n %5 = add_(%0, 1.0, _)\n %6 = add(%4, %5, _)\n"
+    apart("graph (%0: f32[24, 24], %1: i64[24]) {\n %2 = abs(%1)\n %3 = index_select(%0, %2) dim=0\n %4 = mul(%3, 2.0)\n"
+           " %5 = add_(%0, 1.0, _)\n %6 = add(%4, %5, _)\n"
           " return %6\n}\n", 3, 0);
-    apart("graph (%0: f32[24, 24] @1, %1: f32[24, 24] @1, %2: i64[24]) {\n %3 = abs(%2)\n %4 = index_select(%0, %3) dim=0\n %5 = add_(%1, %4, _)\n"
+    apart("graph (%0: f32[24, 24] @1, %1: f32[24, 24] @1, %2: i64[24]) {\n %3 = abs(%2)\n %4 = index_select(%0, %3) dim=0\n"
+           " %5 = add_(%1, %4, _)\n"
           " return %4\n}\n", 2, 1);
     /* a write to an input has gone before: the check is a step of its own */
-    apart("graph (%0: f32[24, 24], %1: i64[24], %2: f32[4]) {\n %3 = abs(%1)\n %4 = add_(%2, 1.0, _)\n %5 = index_select(%0, %3) dim=0\n %6 = mul(%5, 2.0)\n return %6\n}\n",
+    apart("graph (%0: f32[24, 24], %1: i64[24], %2: f32[4]) {\n %3 = abs(%1)\n %4 = add_(%2, 1.0, _)\n"
+           " %5 = index_select(%0, %3) dim=0\n %6 = mul(%5, 2.0)\n return %6\n}\n",
           3, 1);
 }
 
 /* A product's rows go through a kernel that picks rows of a table for them. */
 static void behind_a_product(void)
 {
-    cg_stats s = check("graph (%0: f32[40, 64], %1: f32[64, 96], %2: i64[40], %3: f32[30, 96]) {\n %4 = abs(%2)\n %5 = matmul(%0, %1)\n %6 = embedding(%3, %4)\n"
+    cg_stats s = check("graph (%0: f32[40, 64], %1: f32[64, 96], %2: i64[40], %3: f32[30, 96]) {\n %4 = abs(%2)\n"
+           " %5 = matmul(%0, %1)\n %6 = embedding(%3, %4)\n"
                        " %7 = add(%5, %6, _)\n %8 = layer_norm(%7, _, _, _) normalized_shape=[96]\n return %8\n}\n");
     cr_expect_eq(s.kernels, 2);
     cr_expect_eq(s.eager_steps, 0);
     /* relative positions: between two products */
-    s = check("graph (%0: f32[70, 32], %1: f32[32, 70], %2: f32[70, 32], %3: f32[70, 200], %4: i64[70, 70]) {\n %5 = abs(%4)\n %6 = matmul(%0, %1)\n"
+    s = check("graph (%0: f32[70, 32], %1: f32[32, 70], %2: f32[70, 32], %3: f32[70, 200], %4: i64[70, 70]) {\n %5 = abs(%4)\n"
+           " %6 = matmul(%0, %1)\n"
               " %7 = gather(%3, %5) dim=1\n %8 = add(%6, %7, _)\n %9 = softmax(%8) dim=-1\n %10 = matmul(%9, %2)\n return %10\n}\n");
     cr_expect_eq(s.kernels, 2);
     cr_expect_eq(s.eager_steps, 0);
     /* two convolutions, the second depthwise: its kernel picks planes */
-    check("graph (%0: f32[1, 16, 64, 64], %1: f32[64, 16, 1, 1], %2: f32[64, 1, 3, 3], %3: i64[64], %4: f32[1, 12, 64, 64]) {\n %5 = abs(%3)\n"
+    check("graph (%0: f32[1, 16, 64, 64], %1: f32[64, 16, 1, 1], %2: f32[64, 1, 3, 3], %3: i64[64], %4: f32[1, 12, 64, 64]) {\n"
+           " %5 = abs(%3)\n"
           " %6 = conv2d(%0, %1, _)\n %7 = relu(%6)\n"
           " %8 = conv2d(%7, %2, _) padding=[1] groups=64\n %9 = index_select(%4, %5) dim=1\n %10 = add(%8, %9, _)\n return %10\n}\n");
 }
 Test(indexed, behind_a_product) { behind_a_product(); }
 Test(indexed, behind_a_product_interpreted, .init = interpreted) { behind_a_product(); }
 
-/* ---- from module to module ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- from call to call ------------------------------------------------------------------------------------------------------------ */
 typedef struct Text { kn_module base; kn_module *norm; kn_tensor *words, *places; } Text;
 static kn_tensor *text_forward(Text *self, kn_tensor *ids)
 {
@@ -134,7 +158,7 @@ static kn_tensor *ids_of(kn_dtype type, int64_t rows, int64_t cols, int seed)
     return kn_to(kn_from_data(KN_I64, KN_SHAPE(rows, cols), v), type);
 }
 
-/* Batches and lengths that change, tables and indices that are written between calls, indices of another type, none at all, and one out of range. */
+/* Batches and lengths that change, tables and indices that are written between calls, no indices at all, and one out of range. */
 static void text_calls(bool turned, kn_dtype type)
 {
     KN_SCOPE;
@@ -142,8 +166,8 @@ static void text_calls(bool turned, kn_dtype type)
     Text *m[2];
     kn_module *way[2];
     for (int i = 0; i < 2; i++) {
-        m[i] = kn_new(Text, &text_class, .norm = kn_nn_layer_norm(20), .words = turned ? kn_transpose(ramp(20, 30, 1), 0, 1) : ramp(30, 20, 1),
-                      .places = ramp(8, 20, 2));
+        kn_tensor *words = turned ? kn_transpose(ramp(20, 30, 1), 0, 1) : ramp(30, 20, 1);
+        m[i] = kn_new(Text, &text_class, .norm = kn_nn_layer_norm(20), .words = words, .places = ramp(8, 20, 2));
         way[i] = i ? kn_compile(KN_BASE(m[i])) : KN_BASE(m[i]);
     }
     for (int i = 0; i < 36; i++) {

@@ -131,7 +131,8 @@ static LLVMValueRef load_at(const columns *x, const lp_inst *in, int width, LLVM
     ll_emit *e = x->e;
     LLVMValueRef index = ll_get(e, in->a, width), row = e->row[in->b];
     if (width == 1 || !picks_by_column(e, in->a)) {
-        LLVMValueRef one = width == 1 ? index : LLVMBuildExtractElement(e->b, index, ll_int(e, 0), ""), by = LLVMBuildMul(e->b, one, e->along[in->b], "");
+        LLVMValueRef one = width == 1 ? index : LLVMBuildExtractElement(e->b, index, ll_int(e, 0), "");
+        LLVMValueRef by = LLVMBuildMul(e->b, one, e->along[in->b], "");
         e->row[in->b] = LLVMBuildGEP2(e->b, e->i8, row, &by, 1, "");
         LLVMValueRef v = load(x, in->b, width, c);
         e->row[in->b] = row;

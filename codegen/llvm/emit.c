@@ -382,8 +382,10 @@ static void uniforms(ll_emit *e, const lp_phase *p)
     for (uint32_t i = p->first; i < p->first + p->n; i++)
         if (!e->varies[i] && !e->dead[i] && !global(&e->k->insts[i]) && e->k->insts[i].op != LP_REDUCE)
             ll_emit_uniform(e, i);
-        else if (e->varies[i] && e->k->insts[i].op == LP_LOAD_AT && !e->varies[e->k->insts[i].a])
+        else if (e->varies[i] && e->k->insts[i].op == LP_LOAD_AT && !e->varies[e->k->insts[i].a]) {
             e->v[i].uniform = ll_row_at(e, i);
+            e->v[i].next = ll_next_row_at(e, i);
+        }
 }
 
 static void map_phase(ll_emit *e, const lp_phase *p, bool whole_rows)
@@ -450,8 +452,10 @@ static void run(ll_emit *e, LLVMValueRef from, LLVMValueRef to)
             at[i] = ll_carry(e, &l, e->row[i]);
             e->row[i] = l.phi[at[i]];
         }
-    if (last >= 0)
+    if (last >= 0) {
         e->coord[last] = l.i;
+        e->more = LLVMBuildICmp(e->b, LLVMIntSLT, LLVMBuildAdd(e->b, l.i, ll_int(e, 1), ""), to, "");
+    }
     phases(e);
     for (int64_t i = 0; i < e->k->n_buffers && last >= 0; i++)
         if (ll_stride(e, i, last)) {

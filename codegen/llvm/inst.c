@@ -361,7 +361,8 @@ static LLVMValueRef arithmetic(ll_emit *e, const lp_inst *in, LLVMValueRef *x, c
     case LP_CALL2: return library(e, in->imm.name, in->type, x, 2, a);
     case LP_TEST: return truth(e, e->k->insts[in->a].type, x[0]);
     case LP_MASK: return from_predicate(e, in->type, x[0], a->width);
-    case LP_CONST: case LP_SCALAR: case LP_SIZE: case LP_INDEX: case LP_LOAD: case LP_LOAD_AT: case LP_STORE: case LP_REDUCE: case LP_OP_COUNT: break;
+    case LP_CONST: case LP_SCALAR: case LP_SIZE: case LP_INDEX: case LP_LOAD: case LP_LOAD_AT: case LP_STORE: case LP_REDUCE: case LP_OP_COUNT:
+        break;
     }
     ll_refuse(e, "loop IR instruction %d has no generated code", in->op);
     return x[0];

@@ -21,7 +21,7 @@ extern const cg_host *ll_host;
 
 typedef enum ll_isa { LL_BASELINE, LL_AVX2, LL_AVX512 } ll_isa;
 
-typedef struct ll_value { LLVMValueRef uniform, element; } ll_value;
+typedef struct ll_value { LLVMValueRef uniform, element, next /* of a LOAD_AT: the row that it picks next; NULL: not known */; } ll_value;
 
 /* Which elements of a body's vector are real */
 typedef struct ll_active {
@@ -67,6 +67,7 @@ typedef struct ll_emit {
     int width;                  /* of main loops without reductions */
     int nt_buffer;              /* buffer with non-temporal stores in the body being emitted, or -1 */
     uint32_t *last_use;         /* of columns, by instruction: the latest phase that takes its value */
+    LLVMValueRef more;          /* i1: another row follows in this run; NULL: not known */
     bool prefetch;              /* the body being emitted fetches ahead */
     bool used_nt;
     char why[160];              /* first refusal; empty: none */
@@ -131,6 +132,7 @@ bool ll_masks_well(const ll_emit *e, const lp_inst *in);        /* masked, the a
 
 /* ---- ahead.c: fetching ahead */
 int ll_ahead_phase(const ll_emit *e);                           /* the phase whose bodies fetch, -1 */
+LLVMValueRef ll_next_row_at(ll_emit *e, uint32_t i);            /* for v[i].next */
 void ll_fetch_ahead(ll_emit *e, int width, LLVMValueRef pos);   /* what goes into a body of it */
 
 /* ---- reduce.c: REDUCE in canonical order */

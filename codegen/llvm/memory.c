@@ -181,7 +181,8 @@ static LLVMValueRef gather(ll_emit *e, const lp_inst *in, const ll_active *a, LL
     const lp_buffer *b = &e->k->buffers[in->b];
     LLVMTypeRef t = ll_type(e, b->dtype), vt = ll_vector(t, a->width);
     unsigned bytes = (unsigned)ll_bytes(b->dtype);
-    LLVMValueRef from = address(e, in->b, pos), offsets = LLVMBuildMul(e->b, ll_get(e, in->a, a->width), ll_splat(e, e->along[in->b], a->width), "");
+    LLVMValueRef from = address(e, in->b, pos), index = ll_get(e, in->a, a->width);
+    LLVMValueRef offsets = LLVMBuildMul(e->b, index, ll_splat(e, e->along[in->b], a->width), "");
     if (b->inner_stride && a->width > 1) {
         LLVMValueRef by = contiguous(b) ? ll_int(e, bytes) : distance(e, in->b);
         offsets = LLVMBuildAdd(e->b, offsets, LLVMBuildMul(e->b, ll_lanes(e, e->i64, a->width, 1), ll_splat(e, by, a->width), ""), "");
