@@ -516,15 +516,11 @@ static bool writes_input(const cg_facts *f, const cg_group *g)
     return false;
 }
 
+/* Those of fused groups come before any write to an input as it is: see is_indexed in facts.c. */
 static bool checks(const cg_facts *f, const cg_group *g)
 {
     const ir_node *n = &f->g->nodes[g->nodes[0]];
-    if (!g->fused)
-        return kb_op_checks((kb_opcode)n->op, ir_words(f->g, n));
-    for (int i = 0; i < g->n; i++)
-        if (f->node[g->nodes[i]].kind == CG_INDEXED)
-            return true;
-    return false;
+    return !g->fused && kb_op_checks((kb_opcode)n->op, ir_words(f->g, n));
 }
 
 /* Groups that wait for nothing, the one with the earliest first member on top */

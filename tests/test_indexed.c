@@ -86,6 +86,21 @@ Test(indexed, one_kernel, .init = interpreted)
            " %5 = add_(%3, %4, _)\n return %4\n}\n", 1);
 }
 
+/* Tables that don't fit a core's cache: the row that comes next is fetched while this one is worked on. */
+Test(indexed, large_tables)
+{
+    static const char *const halves[] = {"f32", "f16"};
+    for (int t = 0; t < 2; t++) {
+        char text[600];
+        snprintf(text, sizeof text, "graph (%%0: %s[3000, 384], %%1: i64[3, 7], %%2: f32[7, 384]) {\n %%3 = abs(%%1)\n %%4 = embedding(%%0, %%3)\n"
+                 " %%5 = add(%%4, %%2, _)\n %%6 = layer_norm(%%5, _, _, _) normalized_shape=[384]\n return %%6\n}\n", halves[t]);
+        expect(text, 2);
+        snprintf(text, sizeof text, "graph (%%0: %s[12, 60, 800], %%1: i32[5], %%2: f32[12, 5, 800]) {\n %%3 = abs(%%1)\n"
+                 " %%4 = index_select(%%0, %%3) dim=1\n %%5 = mul(%%4, %%2)\n return %%5\n}\n", halves[t]);
+        expect(text, 2);
+    }
+}
+
 /* Operators that nothing joins are eager's, and so are those of which a kernel would need what it makes itself. */
 static void apart(const char *text, int kernels, int eager)
 {
