@@ -104,7 +104,7 @@ typedef struct cg_access {
     uint32_t root;              /* cg_fact.home */
     kn_dtype dtype;
     bool row;                   /* touched once a row */
-    uint32_t by;                /* 0, or 1 + the operator (CG_INDEXED) whose index, times `along`, is added to the place */
+    uint32_t by;                /* 0, or 1 + an operator (CG_INDEXED) whose index, times `along`, is added to the place */
     int64_t along;
     int64_t offset, stride[CG_MAX_DIMS];
 } cg_access;

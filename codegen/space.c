@@ -207,7 +207,7 @@ bool cg_access_result(const cg_facts *f, const cg_space *s, uint32_t node, cg_ac
 
 bool cg_access_same(const cg_space *s, const cg_access *a, const cg_access *b)
 {
-    return a->root == b->root && a->offset == b->offset && a->dtype == b->dtype && a->by == b->by
+    return a->root == b->root && a->offset == b->offset && a->dtype == b->dtype && !a->by == !b->by && (!a->by || a->along == b->along)
            && memcmp(a->stride, b->stride, (size_t)s->n * sizeof *a->stride) == 0;
 }
 

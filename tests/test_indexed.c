@@ -62,6 +62,9 @@ static void neighbours(void)
     expect("graph (%0: f32[40, 50], %1: i64[40, 1], %2: f32[40, 50]) {\n %3 = abs(%1)\n %4 = gather(%0, %3) dim=1\n"
            " %5 = sum(%2) dims=[1] keepdim=true\n"
            " %6 = mul(%4, %5)\n return %6\n}\n", 2);
+    /* the table's first row as well, which lies where the rows that are picked begin */
+    expect("graph (%0: f32[30, 24], %1: i64[4, 6]) {\n %2 = abs(%1)\n %3 = embedding(%0, %2)\n %4 = select(%0) dim=0 index=0\n %5 = mul(%3, %4)\n"
+           " return %5\n}\n", 2);
     expect("graph (%0: f32[30, 24], %1: i64[4, 6], %2: i64[4, 6], %3: f32[30, 24]) {\n %4 = abs(%1)\n %5 = abs(%2)\n"
            " %6 = embedding(%0, %4)\n"
            " %7 = embedding(%0, %5)\n %8 = embedding(%3, %4)\n %9 = add(%6, %7, _)\n %10 = mul(%9, %8)\n return %10\n}\n", 3);
@@ -147,11 +150,14 @@ static void behind_a_product(void)
               " %7 = gather(%3, %5) dim=1\n %8 = add(%6, %7, _)\n %9 = softmax(%8) dim=-1\n %10 = matmul(%9, %2)\n return %10\n}\n");
     cr_expect_eq(s.kernels, 2);
     cr_expect_eq(s.eager_steps, 0);
-    /* two convolutions, the second depthwise: its kernel picks planes */
-    check("graph (%0: f32[1, 16, 64, 64], %1: f32[64, 16, 1, 1], %2: f32[64, 1, 3, 3], %3: i64[64], %4: f32[1, 12, 64, 64]) {\n"
-           " %5 = abs(%3)\n"
-          " %6 = conv2d(%0, %1, _)\n %7 = relu(%6)\n"
-          " %8 = conv2d(%7, %2, _) padding=[1] groups=64\n %9 = index_select(%4, %5) dim=1\n %10 = add(%8, %9, _)\n return %10\n}\n");
+    /* Two convolutions, the second depthwise, whose kernel picks planes: with indices in range, and without. */
+    for (int makes = 0; makes < 2; makes++) {
+        char text[700];
+        snprintf(text, sizeof text, "graph (%%0: f32[1, 16, 64, 64], %%1: f32[64, 16, 1, 1], %%2: f32[64, 1, 3, 3], %%3: i64[64], %%4: f32[1, 12, 64, 64]) {\n"
+                 " %%5 = abs(%%3)\n %%6 = conv2d(%%0, %%1, _)\n %%7 = relu(%%6)\n %%8 = conv2d(%%7, %%2, _) padding=[1] groups=64\n"
+                 " %%9 = index_select(%%4, %s) dim=1\n %%10 = add(%%8, %%9, _)\n return %%10\n}\n", makes ? "%5" : "%3");
+        check(text);
+    }
 }
 Test(indexed, behind_a_product) { behind_a_product(); }
 Test(indexed, behind_a_product_interpreted, .init = interpreted) { behind_a_product(); }
