@@ -65,6 +65,8 @@ static void neighbours(void)
     /* the table's first row as well, which lies where the rows that are picked begin */
     expect("graph (%0: f32[30, 24], %1: i64[4, 6]) {\n %2 = abs(%1)\n %3 = embedding(%0, %2)\n %4 = select(%0) dim=0 index=0\n %5 = mul(%3, %4)\n"
            " return %5\n}\n", 2);
+    expect("graph (%0: f32[30, 24], %1: i64[4, 6], %2: f32[4, 6, 24]) {\n %3 = abs(%1)\n %4 = select(%0) dim=0 index=0\n %5 = mul(%2, %4)\n"
+           " %6 = embedding(%0, %3)\n %7 = add(%5, %6, _)\n return %7\n}\n", 2);
     expect("graph (%0: f32[30, 24], %1: i64[4, 6], %2: i64[4, 6], %3: f32[30, 24]) {\n %4 = abs(%1)\n %5 = abs(%2)\n"
            " %6 = embedding(%0, %4)\n"
            " %7 = embedding(%0, %5)\n %8 = embedding(%3, %4)\n %9 = add(%6, %7, _)\n %10 = mul(%9, %8)\n return %10\n}\n", 3);
