@@ -335,7 +335,8 @@ bool lp_equal(const lp_kernel *a, const lp_kernel *b)
 /* ---- sizes ------------------------------------------------------------------------------------------------------------------------ */
 bool lp_wants_inner(const lp_kernel *k) { return !k->columns && ((k->n_outer > 0 && k->inner.size <= LP_SHORT_ROW) || lp_reduces(k)); }
 
-/* Of indexed buffers who makes the kernel knows the whole table's size. One phase: some lines ahead, which hardware stops doing at each page. Several: the next row, where rows are long enough. */
+/* One phase: some lines ahead, which hardware stops doing at each page. Several: the next row, where rows are long enough. How large an
+ * indexed buffer is knows who makes the kernel. */
 void lp_set_ahead(lp_kernel *k)
 {
     enum { ROW = 1024, TENSOR = 8 << 20 };      /* bytes */
