@@ -5,9 +5,8 @@
  *
  * KIND. What can be part of a generated kernel: pointwise ops with a body, in every dtype; copies that views make; writes whose target is
  * no operand seen through another map; reductions over trailing axes, on the CPU over neighbouring axes before them too; softmax and
- * layer_norm over trailing axes; batch_norm in evaluation; embedding, index_select and gather (fuse.c keeps those whole that nothing
- * joins). The rest is CG_EAGER, empty tensors included. CG_PRODUCT is a call of the
- * matrix product or of a convolution, prepared.
+ * layer_norm over trailing axes; batch_norm in evaluation; embedding, index_select and gather (indexed.c). The rest is CG_EAGER, empty
+ * tensors included. CG_PRODUCT is a call of the matrix product or of a convolution, prepared.
  */
 #include "base/body.h"
 #include "base/device.h"
@@ -359,16 +358,6 @@ static bool is_overwritten(const ir_graph *g, uint32_t at)
     return false;
 }
 
-/* Loads at indices. The indices are checked when the kernel's step begins, so nothing may have been written to an input by then: the tracer
- * begins a new graph behind such a write, and in others the operator stays by itself. */
-static bool is_indexed(const cg_facts *f, const ir_graph *g, const ir_node *n)
-{
-    if (f->device != KB_CPU || f->wrote || (n->op != OP_embedding && n->op != OP_index_select && n->op != OP_gather))
-        return false;
-    const kb_type *x = ir_type(g, ir_in(g, n, 0)), *index = ir_type(g, ir_in(g, n, 1));
-    return x->rank && !x->weak && !index->weak && (n->op != OP_gather || index->rank == x->rank);
-}
-
 static cg_kind kind_of(cg_facts *f, uint32_t at)
 {
     const ir_graph *g = f->g;
@@ -398,7 +387,7 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
             return CG_EAGER;
         return info->cls == KB_REDUCTION ? reduction_kind(g, n, f->device != KB_CPU, me) : composite_kind(g, n, f->device != KB_CPU, me);
     }
-    if (is_indexed(f, g, n))
+    if (cg_is_indexed(f, n))
         return me->cost = 4, CG_INDEXED;
     if (n->op == OP_custom)
         return custom_kind(g, n, me);

@@ -226,19 +226,10 @@ static bool acyclic(const cg_facts *f, const cg_groups *gs, walk *w, int32_t a, 
 }
 
 /* ---- merit ------------------------------------------------------------------------------------------------------------------------- */
-/* Nothing but loads at indices: the eager kernels do that. */
-static bool only_indexed(const cg_facts *f, const cg_group *g)
-{
-    for (int i = 0; i < g->n; i++)
-        if (f->node[g->nodes[i]].kind != CG_INDEXED)
-            return false;
-    return true;
-}
-
 /* Fewer bytes always pay; a kernel that grows past the limit spills registers and compiles slowly. */
 static bool worthwhile(const cg_facts *f, const cg_group *a, const cg_group *b)
 {
-    return a->cost + b->cost <= CG_MAX_COST && !(only_indexed(f, a) && only_indexed(f, b));
+    return a->cost + b->cost <= CG_MAX_COST && !(cg_only_indexed(f, a) && cg_only_indexed(f, b));
 }
 
 /* ---- mechanism ----------------------------------------------------------------------------------------------------------------------- */
@@ -323,17 +314,6 @@ static void merge_siblings(cg_facts *f, cg_groups *gs, walk *w, int32_t *last)
                 merge(f, gs, w, f->node[last[root]].group, f->node[i].group);
             last[root] = (int32_t)i;
         }
-    }
-}
-
-static void leave_alone(cg_facts *f, cg_groups *gs)
-{
-    for (int64_t i = 0; i < gs->n; i++) {
-        cg_group *g = &gs->v[i];
-        if (g->dead || !g->fused || !only_indexed(f, g))
-            continue;
-        g->fused = false;
-        f->node[g->nodes[0]].kind = CG_EAGER;
     }
 }
 
@@ -465,7 +445,7 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs)
     if (s == KN_OK) {
         merge_chains(f, gs, &w);
         merge_siblings(f, gs, &w, last);
-        leave_alone(f, gs);
+        cg_leave_indexed(f, gs);
         attach_products(f, gs, &w);
         if (!f->device) {       /* rows of a device's product are nobody's cache to be met in, and its kernels write row-major */
             attach_seconds(f, gs, &w);
@@ -516,7 +496,7 @@ static bool writes_input(const cg_facts *f, const cg_group *g)
     return false;
 }
 
-/* Those of fused groups come before any write to an input as it is: see is_indexed in facts.c. */
+/* Those of fused groups come before any write to an input as it is: see indexed.c. */
 static bool checks(const cg_facts *f, const cg_group *g)
 {
     const ir_node *n = &f->g->nodes[g->nodes[0]];

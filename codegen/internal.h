@@ -144,6 +144,11 @@ typedef struct cg_groups {
     cg_group *v;        int64_t n, cap;
     int32_t *order;     int64_t n_order;    /* live groups as they run */
 } cg_groups;
+/* indexed.c: is n a load at indices, as far as the nodes before it tell? Is a group nothing else? (Two such gain nothing from being one.)
+ * Groups that nothing has joined become eager steps where eager's kernels are as fast. */
+bool cg_is_indexed(const cg_facts *f, const ir_node *n);
+bool cg_only_indexed(const cg_facts *f, const cg_group *g);
+void cg_leave_indexed(cg_facts *f, cg_groups *gs);
 /* again.c: cheap operators that several kernels read, in each of them. Takes g over. Where it had to be grouped to tell, and stays as it is,
  * f and gs are its groups; else they stay zero. */
 ir_graph *cg_again(ir_graph *g, bool fast, cg_facts *f, cg_groups *gs);

@@ -120,6 +120,9 @@ Test(indexed, what_stays_apart, .init = interpreted)
     apart("graph (%0: f32[30, 24], %1: i64[4, 6], %2: f32[40, 24]) {\n %3 = embedding(%0, %1)\n"
            " %4 = embedding(%2, %1)\n return %3, %4\n}\n", 0, 2);
     apart("graph (%0: f32[30, 24], %1: i64[4, 6], %2: f32[24, 5]) {\n %3 = embedding(%0, %1)\n %4 = matmul(%3, %2)\n return %4\n}\n", 0, 1);
+    apart("graph (%0: f32[300, 24], %1: i64[4, 20]) {\n %2 = abs(%1)\n %3 = embedding(%0, %2)\n %4 = gather(%0, %2) dim=0\n return %3, %4\n}\n", 1, 2);
+    apart("graph (%0: f32[300, 300], %1: i64[300, 300], %2: i64[300]) {\n %3 = abs(%1)\n %4 = abs(%2)\n %5 = gather(%0, %3) dim=1\n"
+          " %6 = index_select(%0, %4) dim=1\n %7 = index_select(%0, %4) dim=0\n return %5, %6, %7\n}\n", 4, 1);
     apart("graph (%0: f32[30, 24], %1: i64[4, 1], %2: f32[4, 7, 24]) {\n %3 = embedding(%0, %1)\n"
            " %4 = add(%3, %2, _)\n return %4\n}\n", 1, 1);
     /* the table and the indices are made by other kernels */
