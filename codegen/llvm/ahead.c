@@ -1,9 +1,8 @@
 /* ahead.c: what is fetched before it is read, and where the fetches stand.
  *
- * One phase: some lines ahead, which hardware stops doing at each page. Several: what the first pass will read of the next row; so of rows
- * that an index picks, which no hardware foresees. The
- * fetches stand in the pass that computes
- * most: each holds a line buffer until memory answers, and stores wait for these, most of all those around the caches.
+ * One phase: some lines ahead, which hardware stops doing at each page. Several: what the first pass will read of the next row. Of a row
+ * that an index picks in either case the next one, which no hardware foresees. The fetches stand in the pass that computes most: each
+ * holds a line buffer until memory answers, and stores wait for these, most of all those around the caches.
  */
 #include "codegen/llvm/ll.h"
 
