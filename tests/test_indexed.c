@@ -251,9 +251,9 @@ static kn_value writes_the_indices(World *w, kn_tensor *x)
 
 static kn_value adds_to_a_buffer(World *w, kn_tensor *x)
 {
-    int64_t index[] = {0, 3, w->call == 7 ? 4 : 2, 1};
-    kn_tensor *i = kn_from_data(KN_I64, KN_SHAPE(4), index);
-    kn_tensor *s = kn_sum(kn_gather(x, 1, kn_expand(kn_reshape(i, KN_SHAPE(4, 1)), KN_SHAPE(4, 3))));
+    int64_t index[] = {0, 3, w->call % 5 == 4 ? 4 : 2, 1}, at[] = {0, 3, 2, w->call % 7 == 6 ? -1 : 1};
+    kn_tensor *i = kn_from_data(KN_I64, KN_SHAPE(4), index), *k = kn_from_data(KN_I64, KN_SHAPE(4, 1), at);
+    kn_tensor *s = kn_sum(kn_gather(x, 1, kn_expand(k, KN_SHAPE(4, 3))));
     return kn_value_tensor(kn_mul(kn_add_(w->buf, kn_embedding(w->a, i)), s));
 }
 
@@ -267,6 +267,6 @@ Test(indexed, writes_keep_their_order)
 {
     worlds("the table", writes_the_table, 8);
     worlds("the indices", writes_the_indices, 8);
-    worlds("a buffer", adds_to_a_buffer, 12);
+    cr_expect_geq(worlds("a buffer", adds_to_a_buffer, 30).fallbacks, 5, "its operators say what is wrong");
     worlds("its own table", picks_from_what_it_writes, 12);
 }
