@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static const char *const isas[] = {"baseline", "avx2", "avx512"};
@@ -344,6 +345,40 @@ Test(llvm, indexed_columns)
         kit_store(k, v, bo);
         HOLDS(kit_compare(k, 0, 1));
     }
+}
+
+/* The index of the row that comes next is read early, so that the row can be fetched: never one past the last. */
+Test(llvm, no_index_past_the_last_is_read)
+{
+    enum { WIDTH = 300 };
+    static float table[3 * WIDTH], out[4 * WIDTH];
+    int64_t rows = 4, shape[16];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert(pages != MAP_FAILED && mprotect(pages + page, page, PROT_NONE) == 0);
+    int64_t *index = (int64_t *)(void *)(pages + page) - rows;
+    for (int i = 0; i < 3 * WIDTH; i++)
+        table[i] = (float)i;
+    for (int64_t i = 0; i < rows; i++)
+        index[i] = 2 - i % 3;
+    EACH_ISA {
+        lp_fn fn;
+        lp_kernel *k = kit_kernel("picked_rows", 1, &rows, WIDTH);
+        uint32_t bi = kit_row_buffer(k, KN_I64, false), bx = kit_inner_buffer(k, KN_F32), bo = kit_buffer(k, KN_F32, true);
+        k->buffers[bx].indexed = k->buffers[bx].ahead = true;
+        k->buffers[bx].along = WIDTH;
+        lp_open_phase(k, LP_MAP);
+        kit_store(k, kit_op(k, LP_LOAD_AT, KN_F32, kit_load(k, bi), bx, 0), bo);
+        cg_code *code = kit_compile(k, &fn);
+        cr_assert_not_null(code);
+        lp_shape(k, shape);
+        fn((void *[]){index, table, out}, NULL, shape, 0, rows, 0, WIDTH);
+        for (int i = 0; i < 4 * WIDTH; i++)
+            cr_assert_eq(out[i], table[index[i / WIDTH] * WIDTH + i % WIDTH]);
+        kit_release(code);
+        lp_free(k);
+    }
+    munmap(pages, 2 * page);
 }
 
 Test(llvm, in_place)
