@@ -405,9 +405,10 @@ ir_graph *rg_resize(const ir_graph *g, uint64_t seed)
         }
         for (int k = 0; k < n->n_in; k++)
             in[k] = ir_is(ir_in(g, n, k)) ? map[ir_in(g, n, k).i - 1] : IR_NONE;
-        memcpy(words, ir_words(g, n), (size_t)n->n_words * sizeof *words);
-        if (n->n_words)
+        if (n->n_words) {
+            memcpy(words, ir_words(g, n), (size_t)n->n_words * sizeof *words);
             resize_words((kb_opcode)n->op, ir_type(to, in[0]), words, seed);
+        }
         map[i] = ir_emit(to, (kb_opcode)n->op, n->n_in, in, n->n_words, words);
         int dim = n->op == OP_embedding ? 0 : n->op == OP_index_select || n->op == OP_gather ? (int)words[0] : -1;
         if (dim >= 0 && ir_type(to, in[0])->size[dim].v < ir_type(g, ir_in(g, n, 0))->size[dim].v)
