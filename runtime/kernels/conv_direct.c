@@ -28,6 +28,7 @@ enum {
     GROUP = 8,                  /* tiles that go through k together: results of 14 KiB */
     MOST_PLACES = 16,           /* of a tile, on any instruction set */
     MOST_BAND = 100 * 1024,     /* floats of a band of the image, for L2 */
+    MOST_KEPT = 128 * 1024,     /* floats of weights that stay in L2 from band to band */
     LEAST_WIDTH = 4,
     MOST_SKIP = 2,
     LEAST_K = 64,
@@ -140,13 +141,13 @@ static void expect(const job *j, const kk_spots *t, float *y, int64_t at)
         __builtin_prefetch(y + ch * j->places, 1);
 }
 
-/* A group through k, by the channels from o on; `next`: the weights that are needed then. */
-static void run_group(const job *j, const piece *p, const group *g, float *out, int64_t o, const float *next)
+/* A group through k, by the channels from o on. Weights that come to this core for the first time are fetched a block ahead; `fresh`: this
+ * group's are new; `next`: those that are needed then, where they are, or NULL. */
+static void run_group(const job *j, const piece *p, const group *g, float *out, int64_t o, bool fresh, const float *next)
 {
     int64_t panel = j->k * PANEL, ahead = min(BLOCK, j->k);
     const float *w = p->weights + o * j->k;
-    kk_spots t = {.step = j->stride[1] * j->unit, .c_place = COLS, .c_panel = PANEL, .w = w,
-                  .panel = panel, .fetch_step = ceil_div(PANEL, g->n), .offset = j->offset, .first = true};
+    kk_spots t = {.step = j->stride[1] * j->unit, .c_place = COLS, .c_panel = PANEL, .w = w, .panel = panel, .offset = j->offset, .first = true};
     t.cols = (int)min(j->kernels->cols, p->o1 - o);
     int64_t start = p->y0 * j->width + p->x0 + g->at;
     if (j->c->y_blocked) {
@@ -164,7 +165,8 @@ static void run_group(const job *j, const piece *p, const group *g, float *out, 
             t.x[1] = g->tile[i].x[1];
             t.places = g->tile[i].places;
             int64_t fetch = at + t.k * i / g->n + ahead;       /* each tile its share of what comes a block later */
-            t.fetch = fetch < j->k ? w + fetch * PANEL : next + (fetch - j->k) * PANEL;
+            t.fetch_step = (fetch < j->k ? fresh : next != NULL) ? ceil_div(PANEL, g->n) : 0;
+            t.fetch = !t.fetch_step ? w : fetch < j->k ? w + fetch * PANEL : next + (fetch - j->k) * PANEL;
             expect(j, &t, y, at);
             j->kernels->tile(&t);
             t.c += t.places * t.c_place;
@@ -178,18 +180,19 @@ static void finish(const job *j, const piece *p, int64_t o0, int64_t o1)
         j->c->finish(j->c->arg, p->row + o0, p->row + o1, p->y0 * j->width + p->x0, (p->y1 - 1) * j->width + p->x1, p->worker);
 }
 
-/* A band whose first place reads from x. */
-static void run_band(const job *j, const piece *p, const float *x, float *out)
+/* A band whose first place reads from x; the piece's first one? */
+static void run_band(const job *j, const piece *p, const float *x, float *out, bool first)
 {
     int64_t rows = p->y1 - p->y0, start = p->y0 * j->width + p->x0;
     kk_split tiles = tiles_of(j, p), groups = kk_split_rows(ceil_div(rows, j->together) * tiles.tiles, GROUP);
-    bool whole = rows == j->rows && p->x1 - p->x0 == j->width;
+    bool whole = rows == j->rows && p->x1 - p->x0 == j->width, fresh = first || (p->o1 - p->o0) * j->k > MOST_KEPT;
     for (int64_t o = p->o0, n; o < p->o1; o += n) {
         n = min(j->kernels->cols, p->o1 - o);
+        const float *next = !fresh || (first && o + n == p->o1) ? NULL : p->weights + (o + n < p->o1 ? o + n : p->o0) * j->k;
         for (int64_t i = 0; i < groups.tiles; i++) {
             group g;
             make_group(j, &g, x, rows, &tiles, kk_row_of(&groups, i), groups.rows + (i < groups.higher));
-            run_group(j, p, &g, out, o, p->weights + (i + 1 < groups.tiles ? o : o + n < p->o1 ? o + n : p->o0) * j->k);
+            run_group(j, p, &g, out, o, fresh && i == 0, i + 1 == groups.tiles ? next : NULL);
             if (!j->c->y_blocked)
                 j->copies->transpose(p->y + o * j->places + start + g.at, j->places, out, COLS, g.places, n);
         }
@@ -218,7 +221,7 @@ static bool run_piece(job *j, piece *p)
         }
         if (j->copied)
             j->tile ? copy_band(j, &b, band) : copy_blocks(j, &b, band);
-        run_band(j, &b, j->copied ? band : b.x + b.y0 * j->stride[0] * j->row + b.x0 * j->stride[1] * j->unit, out);
+        run_band(j, &b, j->copied ? band : b.x + b.y0 * j->stride[0] * j->row + b.x0 * j->stride[1] * j->unit, out, at == (j->rows > 1 ? p->y0 : p->x0));
     }
     if (j->c->whole_rows && j->band < (j->rows > 1 ? j->rows : j->width))
         finish(j, &(piece){.row = p->row, .y1 = j->rows, .x1 = j->width, .worker = p->worker}, p->o0, p->o1);

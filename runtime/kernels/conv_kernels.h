@@ -65,7 +65,7 @@ typedef struct kk_spots {
     const int32_t *offset;      /* of the steps of k: what to add to an input; KK_DIRECT_AHEAD more can be read */
     const float *w;             /* panels [k][16 channels], `panel` floats from one to the next */
     int64_t panel;
-    const float *fetch;         /* into L2, in each panel: fetch_step floats further a step */
+    const float *fetch;         /* into L2, in each panel: fetch_step floats further a step; 0: weights are in this core's caches */
     int64_t fetch_step;
     float *c;                   /* places c_place apart, of each 16 channels, panels c_panel apart; what a panel has beyond the last channel is written too */
     int64_t c_place, c_panel;

@@ -23,14 +23,25 @@ enum { PANELS = 1, PLACES = 4 };
 #define EACH(X, p, s) X(1, p, s) X(2, p, s) X(3, p, s) X(4, p, s)
 #endif
 enum { VECS = PANELS * VPP, AHEAD = 8, AHEAD_W = 6 /* steps of k that are fetched into L1 ahead */ };
+#if defined(__AVX512F__)
+#define UNROLL_STEPS _Pragma("GCC unroll 16")
+#else
+#define UNROLL_STEPS
+#endif
 
-/* What a step of k needs from the weights: loads, and lines ahead. */
-INLINE void weights(vec *b, const float *w, const float *fetch, int64_t panel, int panels)
+/* Of one step of k. */
+INLINE void weights(vec *b, const float *w, int64_t panel, int vecs)
 {
-    UNROLL for (int v = 0; v < panels * VPP; v++)
+    UNROLL for (int v = 0; v < vecs; v++)
         b[v] = load(w + v / VPP * panel + v % VPP * W);
+}
+
+/* Of weights that are new to this core: a line of each panel for L2, and what comes soon for L1. For others the way to L1 is short enough: to
+ * ask for it costs 5%. */
+INLINE void fetch_weights(const float *far, const float *w, int64_t panel, int panels)
+{
     UNROLL for (int j = 0; j < panels; j++)
-        __builtin_prefetch(fetch + j * panel, 0, 2);
+        __builtin_prefetch(far + j * panel, 0, 2);
     if (W == 16)                /* narrower vectors leave no loads to spare */
         UNROLL for (int j = 0; j < panels; j++)
             __builtin_prefetch(w + j * panel + AHEAD_W * PANEL);
@@ -47,36 +58,69 @@ INLINE void add(vec acc[PLACES][VECS], const float *p, const float *q, const vec
     }
 }
 
-/* `apart`: how far from each other the places' taps are; 0 is any. From 16 on channels are in blocks of 16: so many steps of k read neighbours. */
-INLINE void tile(const kk_spots *t, int places, int panels, int apart)
+/* Steps of k one by one; places `step` apart. */
+INLINE void steps(vec acc[PLACES][VECS], const kk_spots *t, int64_t step, int places, int panels, bool fresh)
 {
     const int half = (places + 1) / 2, vecs = panels * VPP;
     const int32_t *offset = t->offset;
-    const float *x0 = t->x[0], *x1 = t->x[1], *w = t->w, *fetch = t->fetch;
-    const int64_t step = apart ? apart : t->step, panel = t->panel, fetch_step = t->fetch_step;
-    vec acc[PLACES][VECS], b[VECS];
-    UNROLL for (int i = 0; i < places; i++)
-        UNROLL for (int v = 0; v < vecs; v++)
-            acc[i][v] = zero();
-    if (apart >= PANEL)
-        for (int64_t k = t->k; k > 0; k -= PANEL, offset += PANEL) {
-            const float *p = x0 + *offset, *q = x1 + *offset, *soon = x0 + offset[PANEL], *other = x1 + offset[PANEL];
-            for (int i = 0; i < PANEL; i++, w += PANEL, fetch += fetch_step) {
-                weights(b, w, fetch, panel, panels);
+    const float *x0 = t->x[0], *x1 = t->x[1], *w = t->w, *far = t->fetch;
+    const int64_t panel = t->panel, fetch_step = t->fetch_step;
+    vec b[VECS];
+    for (int64_t k = t->k; k > 0; k--, offset++, w += PANEL, far += fetch_step) {
+        weights(b, w, panel, vecs);
+        if (fresh)
+            fetch_weights(far, w, panel, panels);
+        if (W == 16) {          /* the first place's line and the last one's: mostly all there is */
+            __builtin_prefetch(x0 + offset[AHEAD]);
+            __builtin_prefetch(x1 + offset[AHEAD] + (places - half - 1) * step);
+        }
+        add(acc, x0 + *offset, x1 + *offset, b, step, places, vecs);
+    }
+}
+
+/* The same where channels are in blocks of 16, so that as many steps read neighbours. Lines of an image whose places are next to each other
+ * are met again and again, or follow one another. */
+INLINE void steps_of_blocks(vec acc[PLACES][VECS], const kk_spots *t, int64_t step, int places, int panels, bool fresh)
+{
+    const int half = (places + 1) / 2, vecs = panels * VPP;
+    const int32_t *offset = t->offset;
+    const float *w = t->w, *far = t->fetch;
+    const int64_t panel = t->panel, fetch_step = t->fetch_step;
+    vec b[VECS];
+    for (int64_t k = t->k; k > 0; k -= PANEL, offset += PANEL, w += PANEL * PANEL) {
+        const float *p = t->x[0] + *offset, *q = t->x[1] + *offset, *soon = t->x[0] + offset[PANEL], *other = t->x[1] + offset[PANEL];
+        if (fresh) {
+            for (int i = 0; i < PANEL; i++, far += fetch_step) {
+                weights(b, w + i * PANEL, panel, vecs);
+                fetch_weights(far, w + i * PANEL, panel, panels);
                 __builtin_prefetch(soon);               /* a place's line */
                 soon = i + 1 == half ? other : soon + step;
                 add(acc, p + i, q + i, b, step, places, vecs);
             }
+            continue;
         }
+        UNROLL_STEPS for (int i = 0; i < PANEL; i++) {
+            weights(b, w + i * PANEL, panel, vecs);
+            if (step > PANEL && i < places)
+                __builtin_prefetch(i < half ? soon + i * step : other + (i - half) * step);
+            add(acc, p + i, q + i, b, step, places, vecs);
+        }
+    }
+}
+
+/* `apart`: how far from each other the places' taps are; 0 is any. From 16 on channels are in blocks of 16. */
+INLINE void tile(const kk_spots *t, int places, int panels, int apart)
+{
+    const int vecs = panels * VPP;
+    const int64_t step = apart ? apart : t->step;
+    vec acc[PLACES][VECS];
+    UNROLL for (int i = 0; i < places; i++)
+        UNROLL for (int v = 0; v < vecs; v++)
+            acc[i][v] = zero();
+    if (t->fetch_step)
+        apart < PANEL ? steps(acc, t, step, places, panels, true) : steps_of_blocks(acc, t, step, places, panels, true);
     else
-        for (int64_t k = t->k; k > 0; k--, offset++, w += PANEL, fetch += fetch_step) {
-            weights(b, w, fetch, panel, panels);
-            if (W == 16) {      /* the first place's line and the last one's: mostly all there is */
-                __builtin_prefetch(x0 + offset[AHEAD]);
-                __builtin_prefetch(x1 + offset[AHEAD] + (places - half - 1) * step);
-            }
-            add(acc, x0 + *offset, x1 + *offset, b, step, places, vecs);
-        }
+        apart < PANEL ? steps(acc, t, step, places, panels, false) : steps_of_blocks(acc, t, step, places, panels, false);
     float *c = t->c;
     const int64_t c_place = t->c_place, c_panel = t->c_panel;
     if (!t->first)
