@@ -27,7 +27,7 @@ bool cg_only_indexed(const cg_facts *f, const cg_group *g)
     return true;
 }
 
-/* Many elements that are picked one by one: eager kernels take two to four times as long. Where an index picks several, they copy as fast. */
+/* Many elements, picked one by one: eager kernels take two to four times as long. Where an index picks several, they copy as fast. */
 static bool pays_alone(const cg_facts *f, uint32_t node)
 {
     enum { LEAST = 1 << 16 };
