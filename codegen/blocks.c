@@ -55,6 +55,8 @@ static map map_of(const lp_kernel *k, const lp_buffer *b, const kb_conv *c)
 {
     int last = k->n_outer - 1;
     int64_t places = c->out[0] * c->out[1];
+    if (b->indexed)
+        return OTHER;
     if (b->inner_stride == 0)
         return (b->stride[last] == 0 || b->stride[last] == 1) && b->offset == 0 ? SAME : OTHER;
     bool plane = b->inner_stride == 1 && b->stride[last] == places && (last == 0 || b->stride[0] == c->cout * places);

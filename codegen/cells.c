@@ -43,7 +43,7 @@ int16_t cg_cell_add(cg_cells *c, cg_cell cell)
         cell.time++;
     } else if (cell.kind == CELL_CONST || cell.kind == CELL_SCALAR || cell.kind == CELL_SIZE) {
         cell.row = true;
-    } else if (cell.kind != CELL_LOAD && cell.kind != CELL_PLACE) {
+    } else if (cell.kind != CELL_LOAD && cell.kind != CELL_LOAD_AT && cell.kind != CELL_PLACE) {
         cell.row = !element && c->space.inner;
     }
     c->v[c->n] = cell;
@@ -231,6 +231,22 @@ static int16_t pointwise(cg_cells *c, uint32_t node)
     return result(c, cg_cell_add(c, cell), r.out);
 }
 
+/* Loads at indices: cheap where the index is the same all along the row; else gathered, and better kept for later passes. */
+static int16_t indexed(cg_cells *c, uint32_t node)
+{
+    cg_access index, table;
+    if (!cg_access_operand(c->f, &c->space, node, 1, &index) || !cg_access_operand(c->f, &c->space, node, 0, &table))
+        return -1;
+    int i = buffer_of(c, &index), t = buffer_of(c, &table);
+    bool uniform = true;
+    for (int d = c->space.n_outer; d < c->space.n_outer + c->space.n_reduced; d++)
+        uniform = uniform && !index.stride[d];
+    c->read[i] = c->read[t] = true;
+    cg_cell at = {.kind = CELL_LOAD, .type = register_type(index.dtype), .row = index.row, .buffer = (int16_t)i, .cost = 1};
+    return cg_cell_add(c, (cg_cell){.kind = CELL_LOAD_AT, .type = register_type(table.dtype), .row = table.row, .buffer = (int16_t)t,
+                                    .in = {convert(c, cg_cell_add(c, at), KN_I64)}, .n_in = 1, .cost = uniform ? 2 : 16});
+}
+
 /* The row's length less `correction`, at least 0: in the kernel, not in its code's constants, so that one kernel serves all lengths */
 static int16_t length(cg_cells *c, uint8_t type, int64_t correction)
 {
@@ -381,6 +397,7 @@ static int16_t value_of(cg_cells *c, uint32_t node)
 {
     switch ((cg_kind)c->f->node[node].kind) {
     case CG_POINT: case CG_WRITE: case CG_COPY: return pointwise(c, node);
+    case CG_INDEXED: return indexed(c, node);
     case CG_REDUCE: return reduction(c, node);
     case CG_SOFTMAX: return softmax(c, node);
     case CG_NORM: return layer_norm(c, node);

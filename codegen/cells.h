@@ -10,10 +10,11 @@
 
 enum { CG_MAX_CELLS = 1024 };
 
-typedef enum cg_cell_kind { CELL_LOAD, CELL_PLACE /* along the row, i64 */, CELL_CONST, CELL_SCALAR, CELL_SIZE, CELL_CONVERT, CELL_PRIM, CELL_BODY, CELL_REDUCE } cg_cell_kind;
+typedef enum cg_cell_kind { CELL_LOAD, CELL_LOAD_AT /* at an index, an i64 */, CELL_PLACE /* along the row, i64 */, CELL_CONST, CELL_SCALAR,
+    CELL_SIZE, CELL_CONVERT, CELL_PRIM, CELL_BODY, CELL_REDUCE } cg_cell_kind;
 
 typedef struct cg_cell {
-    uint8_t kind, type;         /* type: LP_PRED or a dtype; of a LOAD that of the value in registers (bool: LP_PRED) */
+    uint8_t kind, type;         /* type: LP_PRED or a dtype; of a LOAD and LOAD_AT that of the value in registers (bool: LP_PRED) */
     uint8_t op;                 /* PRIM: lp_op; REDUCE: lp_reduce */
     bool row;
     uint8_t time;

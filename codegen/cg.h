@@ -14,7 +14,7 @@
 #include "ir/ir.h"
 
 /* ---- backend: what codegen/llvm/ exports. It links neither form of libkiln; all it needs of us comes in `host` ------------------------ */
-enum { CG_BACKEND_ABI = 5 };
+enum { CG_BACKEND_ABI = 6 };
 typedef struct cg_host {
     uint32_t abi;                               /* CG_BACKEND_ABI */
     void *(*alloc)(size_t size);

@@ -88,6 +88,10 @@ static void put_step(kb_text *t, const cg_program *p, const cg_facts *f, int i)
     }
     if (st->then)
         kb_put(t, ", planes on to step %d", i + 1);
+    for (int k = 0; k < st->n_bounds; k++) {
+        kb_put(t, ", below %lld:", (long long)st->bounds[k].limit);
+        put_place(t, p, st->bounds[k].at);
+    }
     kb_put(t, "\n   ");
     for (int64_t n = 0; n < g->n_nodes; n++)
         if (f->node[n].group == st->group)

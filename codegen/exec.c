@@ -8,6 +8,7 @@
  * under the default floating-point environment (CAPTURE 18).
  */
 #include "base/error.h"
+#include "base/indices.h"
 #include "base/pool.h"
 #include "base/profile.h"
 #include "codegen/device_internal.h"
@@ -264,6 +265,17 @@ static kn_status run_step(const cg_program *p, const cg_step *st, char *const *b
     return KN_OK;
 }
 
+/* Before the step has done anything: a failed check leaves no trace of it. */
+static kn_status check_bounds(const cg_step *st, char *const *bases)
+{
+    kn_status s = KN_OK;
+    for (int i = 0; i < st->n_bounds && s == KN_OK; i++) {
+        const cg_bounds *b = &st->bounds[i];
+        s = kb_indices_check(b->op, &(kb_buf){at(bases, b->at), b->layout, false}, b->dim, b->limit);
+    }
+    return s;
+}
+
 static kn_status run_steps(const cg_program *p, char *const *bases, const run *r, bool *wrote)
 {
     kn_status s = KN_OK;
@@ -271,6 +283,8 @@ static kn_status run_steps(const cg_program *p, char *const *bases, const run *r
         const cg_step *st = &p->steps[i];
         if (st->inside)
             continue;
+        if (st->n_bounds && (s = check_bounds(st, bases)) != KN_OK)
+            break;
         if (st->writes_input)
             *wrote = true;
         if (__builtin_expect(r->spans != NULL, 0)) {

@@ -5,8 +5,8 @@
  *
  * KIND. What can be part of a generated kernel: pointwise ops with a body, in every dtype; copies that views make; writes whose target is
  * no operand seen through another map; reductions over trailing axes, on the CPU over neighbouring axes before them too; softmax and
- * layer_norm over trailing axes; batch_norm in evaluation. The rest is CG_EAGER, empty tensors included. CG_PRODUCT is a call of the
- * matrix product or of a convolution, prepared.
+ * layer_norm over trailing axes; batch_norm in evaluation; embedding, index_select and gather (indexed.c). The rest is CG_EAGER, empty
+ * tensors included. CG_PRODUCT is a call of the matrix product or of a convolution, prepared.
  */
 #include "base/body.h"
 #include "base/device.h"
@@ -387,6 +387,8 @@ static cg_kind kind_of(cg_facts *f, uint32_t at)
             return CG_EAGER;
         return info->cls == KB_REDUCTION ? reduction_kind(g, n, f->device != KB_CPU, me) : composite_kind(g, n, f->device != KB_CPU, me);
     }
+    if (cg_is_indexed(f, n))
+        return me->cost = 4, CG_INDEXED;
     if (n->op == OP_custom)
         return custom_kind(g, n, me);
     if (info->cls != KB_POINTWISE && info->cls != KB_WRITE && n->op != OP_full)
@@ -498,6 +500,7 @@ static kn_status note_all(cg_facts *f, trail *trails)
         if (me->kind == CG_SKIP)
             continue;
         me->writer = (int32_t)i;
+        f->wrote |= kb_op_info((kb_opcode)n->op)->cls == KB_WRITE && g->nodes[n->root].op == IR_INPUT;
         if (!note_node(f, trails, i))
             return kb_error_status();
     }

@@ -76,8 +76,8 @@ static bool collect(const cg_facts *f, const set *s, const cg_space *space, touc
             if (!cg_access_operand(f, space, (uint32_t)s->nodes[i], k, &a))
                 return false;
             int at = src >= 0 ? position(f, s, src) : -1;          /* it comes before its reader */
-            if (at >= 0 && !cg_access_same(space, &a, &t->made[at]))
-                return false;
+            if (at >= 0 && (f->node[s->nodes[i]].kind == CG_INDEXED || !cg_access_same(space, &a, &t->made[at])))
+                return false;           /* indices are checked, and tables whole, before the kernel begins */
             if (at < 0)
                 touch(space, t, &a, false);
         }
@@ -121,8 +121,8 @@ static bool few_buffers(const cg_facts *f, const set *s)
             scalars += weak && ir_get(g, r)->op == IR_SCALAR;
             if (!ir_is(r) || weak || (src >= 0 && position(f, s, src) >= 0))
                 continue;
-            bool seen = false;          /* the same operand counts once */
-            for (int j = 0; j < buffers && !seen; j++)
+            bool seen = false;          /* the same operand counts once, but for a table */
+            for (int j = 0; j < buffers && !seen && !(k == 0 && f->node[s->nodes[i]].kind == CG_INDEXED); j++)
                 seen = ir_same(from[j], r);
             if (!seen && buffers == CG_MAX_BUFFERS - RESERVED)
                 return false;
@@ -227,14 +227,17 @@ static bool acyclic(const cg_facts *f, const cg_groups *gs, walk *w, int32_t a, 
 
 /* ---- merit ------------------------------------------------------------------------------------------------------------------------- */
 /* Fewer bytes always pay; a kernel that grows past the limit spills registers and compiles slowly. */
-static bool worthwhile(const cg_group *a, const cg_group *b) { return a->cost + b->cost <= CG_MAX_COST; }
+static bool worthwhile(const cg_facts *f, const cg_group *a, const cg_group *b)
+{
+    return a->cost + b->cost <= CG_MAX_COST && !(cg_only_indexed(f, a) && cg_only_indexed(f, b));
+}
 
 /* ---- mechanism ----------------------------------------------------------------------------------------------------------------------- */
 static bool merge(cg_facts *f, cg_groups *gs, walk *w, int32_t a, int32_t b)
 {
     cg_group *x = &gs->v[a], *y = &gs->v[b];
     set s;
-    if (a == b || !x->fused || !y->fused || x->dead || y->dead || !worthwhile(x, y) || !unite(f, x, y, &s))
+    if (a == b || !x->fused || !y->fused || x->dead || y->dead || !worthwhile(f, x, y) || !unite(f, x, y, &s))
         return false;
     if (!few_buffers(f, &s) || !few_rounds(f, &s) || !legal(f, &s) || !acyclic(f, gs, w, a, b))
         return false;
@@ -304,7 +307,7 @@ static void merge_siblings(cg_facts *f, cg_groups *gs, walk *w, int32_t *last)
             continue;
         for (int k = 0; k < n->n_in; k++) {
             ir_ref r = ir_in(g, n, k);
-            if (!ir_is(r) || cg_is_weak(g, r) || cg_numel(ir_type(g, r)) != f->node[i].numel)
+            if (!ir_is(r) || cg_is_weak(g, r) || cg_numel(ir_type(g, r)) != f->node[i].numel || (k == 0 && f->node[i].kind == CG_INDEXED))
                 continue;
             uint32_t root = ir_get(g, r)->root;
             if (last[root] >= 0)
@@ -321,7 +324,7 @@ static bool is_row_major(const cg_space *s, const cg_access *a)
     for (int d = s->n - 1; d >= 0; stride *= s->size[d--])
         if (s->size[d] > 1 && a->stride[d] != stride)
             return false;
-    return !a->row && a->offset == 0;
+    return !a->row && !a->by && a->offset == 0;
 }
 
 /* Can a kernel work on a product's rows as they are finished? It goes over the very elements that the product has, in rows as long as its;
@@ -442,6 +445,7 @@ kn_status cg_fuse(cg_facts *f, cg_groups *gs)
     if (s == KN_OK) {
         merge_chains(f, gs, &w);
         merge_siblings(f, gs, &w, last);
+        cg_leave_indexed(f, gs);
         attach_products(f, gs, &w);
         if (!f->device) {       /* rows of a device's product are nobody's cache to be met in, and its kernels write row-major */
             attach_seconds(f, gs, &w);
@@ -492,6 +496,7 @@ static bool writes_input(const cg_facts *f, const cg_group *g)
     return false;
 }
 
+/* Those of fused groups come before any write to an input as it is: see indexed.c. */
 static bool checks(const cg_facts *f, const cg_group *g)
 {
     const ir_node *n = &f->g->nodes[g->nodes[0]];

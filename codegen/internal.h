@@ -25,6 +25,7 @@ typedef enum cg_kind {
     CG_SOFTMAX,         /* softmax, log_softmax over the last axis */
     CG_NORM,            /* layer_norm */
     CG_CHANNEL_NORM,    /* batch_norm in evaluation; inner: a plane, one channel's */
+    CG_INDEXED,         /* embedding, index_select, gather: loads at checked indices */
     CG_PRODUCT,         /* matmul, linear and their like, convolutions, in f32; on a device products in f16 and bf16, too */
     CG_EAGER            /* a call of the eager kernel */
 } cg_kind;
@@ -58,7 +59,7 @@ typedef struct cg_facts {
     int32_t *reader;            /* by operand: its node */
     uint8_t *output;            /* by node: an output lives in its storage */
     int32_t *place;             /* fuse.c, by node: where it stands in the set of nodes looked at, if it does */
-    bool all_eager, fast /* KN_FAST */;
+    bool all_eager, fast /* KN_FAST */, wrote /* so far: to an input */;
     int device;                 /* where its values are */
     int max_nodes;              /* of a group; made smaller when a group turns out to be too large for a kernel */
 } cg_facts;
@@ -104,6 +105,8 @@ typedef struct cg_access {
     uint32_t root;              /* cg_fact.home */
     kn_dtype dtype;
     bool row;                   /* touched once a row */
+    uint32_t by;                /* 0, or 1 + an operator (CG_INDEXED) whose index, times `along`, is added to the place */
+    int64_t along;
     int64_t offset, stride[CG_MAX_DIMS];
 } cg_access;
 
@@ -142,6 +145,11 @@ typedef struct cg_groups {
     cg_group *v;        int64_t n, cap;
     int32_t *order;     int64_t n_order;    /* live groups as they run */
 } cg_groups;
+/* indexed.c: is n a load at indices, as far as the nodes before it tell? Is a group nothing else? (Two such gain nothing from being one.)
+ * Groups that nothing has joined become eager steps where eager's kernels are as fast. */
+bool cg_is_indexed(const cg_facts *f, const ir_node *n);
+bool cg_only_indexed(const cg_facts *f, const cg_group *g);
+void cg_leave_indexed(cg_facts *f, cg_groups *gs);
 /* again.c: cheap operators that several kernels read, in each of them. Takes g over. Where it had to be grouped to tell, and stays as it is,
  * f and gs are its groups; else they stay zero. */
 ir_graph *cg_again(ir_graph *g, bool fast, cg_facts *f, cg_groups *gs);
@@ -203,6 +211,9 @@ typedef struct cg_product {
     int32_t source;             /* the input that holds b and that the program doesn't write; -1 */
 } cg_product;
 
+/* Indices that must be in range before a step runs (base/indices.h). */
+typedef struct cg_bounds { kb_opcode op; int dim; int64_t limit; const kb_layout *layout; cg_place at; } cg_bounds;
+
 typedef struct cg_device_step cg_device_step;       /* device_internal.h */
 typedef struct cg_device_graph cg_device_graph;     /* device_graph.c */
 typedef struct cg_kernel_entry cg_kernel_entry;     /* the cache of equal kernels; code.c */
@@ -241,6 +252,8 @@ typedef struct cg_step {
     int32_t *scalars;
     bool same_scalars;          /* the kernel numbers them as the graph does */
     bool any_scratch;
+    int n_bounds;
+    cg_bounds *bounds;          /* checked before anything of the step is done */
     int64_t rows, inner, n_split, grain;        /* what is split among threads; grain past n_split: never */
     bool by_rows;
     /* an eager call */

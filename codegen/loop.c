@@ -251,7 +251,7 @@ uint32_t lp_emit(lp_kernel *k, lp_inst i)
     for (; k->table[at]; at = (at + 1) & mask) {
         uint32_t j = k->table[at] - 1;
         if (i.op != LP_STORE && inst_equal(&k->insts[j], &i)
-            && (k->insts[j].phase == i.phase || (lp_is_row_value(k, j) && i.op != LP_LOAD)))
+            && (k->insts[j].phase == i.phase || (lp_is_row_value(k, j) && i.op != LP_LOAD && i.op != LP_LOAD_AT)))
             return j;
     }
     if (!KB_PUSH(&k->insts, &k->n_insts, &k->cap_insts, i))
@@ -268,7 +268,8 @@ static int inner_class(const lp_buffer *b) { return b->inner_stride == 0 ? 0 : b
 /* What the code of a buffer's accesses depends on, as a number */
 static uint64_t buffer_form(const lp_buffer *b, int n_outer, bool columns)
 {
-    uint64_t form = (uint64_t)b->dtype << 8 | (uint64_t)inner_class(b) << 4 | (uint64_t)b->read << 1 | b->written;
+    uint64_t form = (uint64_t)b->dtype << 8 | (uint64_t)inner_class(b) << 4 | (uint64_t)b->indexed << 2 | (uint64_t)b->read << 1
+                    | b->written;
     for (int d = 0; d < n_outer; d++)
         form |= (uint64_t)(b->stride[d] != 0) << (16 + d);
     if (columns && b->stride[n_outer - 1] == 1)
@@ -334,13 +335,16 @@ bool lp_equal(const lp_kernel *a, const lp_kernel *b)
 /* ---- sizes ------------------------------------------------------------------------------------------------------------------------ */
 bool lp_wants_inner(const lp_kernel *k) { return !k->columns && ((k->n_outer > 0 && k->inner.size <= LP_SHORT_ROW) || lp_reduces(k)); }
 
-/* One phase: some lines ahead, which hardware stops doing at each page. Several: the next row, where rows are long enough. */
+/* One phase: some lines ahead, which hardware stops doing at each page. Several: the next row, where rows are long enough. How large an
+ * indexed buffer is knows who makes the kernel. */
 void lp_set_ahead(lp_kernel *k)
 {
     enum { ROW = 1024, TENSOR = 8 << 20 };      /* bytes */
     for (int64_t i = 0; i < k->n_buffers; i++) {
         lp_buffer *b = &k->buffers[i];
         int64_t element = (int64_t)kb_dtype_bytes(b->dtype), bytes = k->inner.size * element;
+        if (b->indexed)
+            continue;
         for (int d = 0; d < k->n_outer; d++)
             bytes *= b->stride[d] ? k->outer[d].size : 1;
         bool rows = k->n_outer && b->stride[k->n_outer - 1] * element >= ROW;
@@ -360,6 +364,9 @@ void lp_shape(const lp_kernel *k, int64_t *words)
             *words++ = b->stride[d] * element;
         *words++ = b->inner_stride * element;
     }
+    for (int64_t i = 0; i < k->n_buffers; i++)
+        if (k->buffers[i].indexed)
+            *words++ = k->buffers[i].along * (int64_t)kb_dtype_bytes(k->buffers[i].dtype);
 }
 
 /* ---- verifier ------------------------------------------------------------------------------------------------------------------ */
@@ -392,6 +399,10 @@ static kn_status check_types(const lp_kernel *k, int64_t at)
         return a == k->buffers[i->b].dtype && i->type == a ? KN_OK : bad(k, at, "the value's type is not the buffer's");
     case LP_LOAD:
         return i->type == k->buffers[i->a].dtype ? KN_OK : bad(k, at, "the type is not the buffer's");
+    case LP_LOAD_AT:
+        if (a != KN_I64)
+            return bad(k, at, "the index is no i64");
+        return i->type == k->buffers[i->b].dtype ? KN_OK : bad(k, at, "the type is not the buffer's");
     case LP_TEST:
         return a == KN_BOOL && i->type == LP_PRED ? KN_OK : bad(k, at, "TEST takes a bool byte");
     case LP_MASK:
@@ -436,12 +447,12 @@ static kn_status check_inst(const lp_kernel *k, int64_t at, lp_phase_kind kind)
     for (int o = 0; o < lp_op_operands[i->op]; o++)
         if (operand[o] >= at || k->insts[operand[o]].op == LP_STORE || !visible(k, operand[o], at))
             return bad(k, at, "an operand is not visible here");
-    uint32_t buffer = i->op == LP_LOAD ? i->a : i->op == LP_STORE ? i->b : UINT32_MAX;
+    uint32_t buffer = i->op == LP_LOAD ? i->a : i->op == LP_STORE || i->op == LP_LOAD_AT ? i->b : UINT32_MAX;
     if (buffer != UINT32_MAX) {
         if (buffer >= k->n_buffers)
             return bad(k, at, "no such buffer");
         const lp_buffer *b = &k->buffers[buffer];
-        if (i->op == LP_LOAD ? !b->read : !b->written)
+        if ((i->op == LP_STORE ? !b->written : !b->read) || b->indexed != (i->op == LP_LOAD_AT) || (b->indexed && b->written))
             return bad(k, at, "the buffer is not marked for this access");
         if (kind == LP_ROW && b->inner_stride != 0)
             return bad(k, at, "a row phase touches elements");

@@ -21,6 +21,9 @@
  * BUFFERS. Element (o, i) of buffer b is at byte base + (offset + sum o[d]*stride[d] + i*inner_stride) * elem. Two buffers of a kernel may
  * be the same memory only where the loads and stores of the kernel are at the same coordinates (in place), never at different ones.
  *
+ * INDEXED buffers are read by LOAD_AT alone, which adds an index, a value of the kernel, times `along` elements to that place: rows of a
+ * table (the index is the same along the row, elements lie side by side), or single elements. Who runs a kernel has checked the indices.
+ *
  * SIZES. Machine code takes outer sizes and strides at run time, from the SHAPE that lp_shape writes. It may hold: the number of
  * dimensions, which outer strides are zero, whether an inner stride (of columns: the last outer one) is 0, 1 or another, buffer offsets,
  * hints, and the inner size where inner.sym is 0. Where inner.sym is set, the inner size is a run-time value too: one compiled kernel
@@ -65,7 +68,8 @@ typedef struct lp_inst {
     uint16_t op;                    /* lp_op */
     uint8_t type;                   /* of the result: kn_dtype or LP_PRED; of a STORE: of the buffer */
     uint8_t phase;
-    uint32_t a, b, c;               /* operands: instruction indices; LOAD: a = buffer; STORE: a = value, b = buffer; SCALAR, INDEX: a = number */
+    uint32_t a, b, c;               /* operands: instruction indices; LOAD: a = buffer; STORE: a = value, b = buffer; LOAD_AT: a = index,
+                                     * b = buffer; SCALAR, INDEX: a = number */
     union { uint64_t bits; double f; const char *name; } imm;
 } lp_inst;
 
@@ -83,6 +87,8 @@ typedef struct lp_buffer {
     int64_t offset;                 /* elements, added to the pointer that the program gives */
     int64_t stride[LP_MAX_OUTER];   /* elements, by outer dimension; 0: broadcast */
     int64_t inner_stride;
+    bool indexed;                   /* see above; never written */
+    int64_t along;                  /* elements from one index to the next */
 } lp_buffer;
 
 typedef struct lp_kernel {
@@ -138,11 +144,17 @@ static inline bool lp_reduces(const lp_kernel *k)
     return passes > 1;
 }
 bool lp_wants_inner(const lp_kernel *k);        /* code for a known inner size would be faster */
-void lp_set_ahead(lp_kernel *k);                /* the hints of buffers that are read, from their sizes */
+void lp_set_ahead(lp_kernel *k);                /* the hints of buffers that are read and not indexed, from their sizes */
 
 /* What machine code reads of a kernel's sizes: the inner size, the outer sizes, then for each buffer its outer strides and its inner
- * stride in bytes. */
-static inline int64_t lp_shape_words(const lp_kernel *k) { return 1 + k->n_outer + k->n_buffers * (k->n_outer + 1); }
+ * stride in bytes; last, of each indexed one, `along` in bytes. */
+static inline int64_t lp_shape_words(const lp_kernel *k)
+{
+    int64_t n = 1 + k->n_outer + k->n_buffers * (k->n_outer + 1);
+    for (int64_t b = 0; b < k->n_buffers; b++)
+        n += k->buffers[b].indexed;
+    return n;
+}
 void lp_shape(const lp_kernel *k, int64_t *words);
 kn_status lp_verify(const lp_kernel *k);
 extern const char *const lp_op_names[LP_OP_COUNT];

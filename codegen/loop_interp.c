@@ -288,6 +288,12 @@ static char *address(const run *r, uint32_t buffer, int64_t i)
     return (char *)r->ptrs[buffer] + at * (int64_t)kb_dtype_bytes(b->dtype);
 }
 
+static char *indexed_address(const run *r, uint32_t buffer, int64_t i, int64_t index)
+{
+    const lp_buffer *b = &r->k->buffers[buffer];
+    return address(r, buffer, i) + index * b->along * (int64_t)kb_dtype_bytes(b->dtype);
+}
+
 static cell scalar(const run *r, const lp_inst *i)
 {
     uint8_t from = r->k->scalar_dtype[i->a];
@@ -326,6 +332,7 @@ static cell step(run *r, int64_t at, int64_t i)
     case LP_SIZE: out.l = r->k->inner.size > (int64_t)n->imm.bits ? r->k->inner.size - (int64_t)n->imm.bits : 0; return convert(KN_I64, n->type, out);
     case LP_INDEX: out.l = (int)n->a < r->k->n_outer ? r->at[n->a] : i; return out;
     case LP_LOAD: memcpy(&out, address(r, n->a, i), kb_dtype_bytes((kn_dtype)n->type)); return out;
+    case LP_LOAD_AT: memcpy(&out, indexed_address(r, n->b, i, a.l), kb_dtype_bytes((kn_dtype)n->type)); return out;
     case LP_STORE: memcpy(address(r, n->b, i), &a, kb_dtype_bytes((kn_dtype)n->type)); return out;
     case LP_REDUCE: (r->k->columns ? fold_add_column : fold_add)(&r->folds[r->fold_of[at]], (lp_reduce)n->imm.bits, n->type, a); return out;
     case LP_TEST: out.p = a.p != 0; return out;

@@ -45,6 +45,8 @@ static void print_inst(kb_text *t, const lp_kernel *k, int64_t at)
         kb_put(t, " b%u", i->a);
     else if (i->op == LP_STORE)
         kb_put(t, " -> b%u", i->b);
+    else if (i->op == LP_LOAD_AT)
+        kb_put(t, " of b%u", i->b);
     else if (i->op == LP_SCALAR || i->op == LP_INDEX)
         kb_put(t, " %u", i->a);
     else if (i->op == LP_SIZE)
@@ -65,7 +67,10 @@ char *lp_print(const lp_kernel *k)
             f->streaming ? " streaming" : "", f->ahead ? " ahead" : "", (long long)f->offset);
         for (int d = 0; d < k->n_outer; d++)
             kb_put(&t, "%s%lld", d ? ", " : "", (long long)f->stride[d]);
-        kb_put(&t, "] inner %lld\n", (long long)f->inner_stride);
+        kb_put(&t, "] inner %lld", (long long)f->inner_stride);
+        if (f->indexed)
+            kb_put(&t, " indexed along %lld", (long long)f->along);
+        kb_put(&t, "\n");
     }
     for (int p = 0; p < k->n_phases; p++) {
         kb_put(&t, "  phase %d %s\n", p, k->phases[p].kind == LP_ROW ? "row" : "map");

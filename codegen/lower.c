@@ -220,11 +220,13 @@ static void lend(lowering *l, int plain)
 }
 
 /* ---- instructions -------------------------------------------------------------------------------------------------------------------- */
-static uint32_t load(lowering *l, int buffer)
+/* index: CG_BAD where the buffer takes none */
+static uint32_t load(lowering *l, int buffer, uint32_t index)
 {
     kn_dtype d = l->c.access[buffer].dtype;
     l->k->buffers[buffer].read = true;
-    uint32_t v = cg_e0(l->k, LP_LOAD, (uint8_t)d, (uint32_t)buffer, 0);
+    uint32_t v = index == CG_BAD ? cg_e0(l->k, LP_LOAD, (uint8_t)d, (uint32_t)buffer, 0)
+                                 : lp_emit(l->k, (lp_inst){.op = LP_LOAD_AT, .type = (uint8_t)d, .a = index, .b = (uint32_t)buffer});
     return d == KN_BOOL ? cg_e1(l->k, LP_TEST, LP_PRED, v) : v;
 }
 
@@ -269,7 +271,8 @@ static uint32_t compute(lowering *l, const cg_cell *v)
             return CG_BAD;
     }
     switch ((cg_cell_kind)v->kind) {
-    case CELL_LOAD: return load(l, v->buffer);
+    case CELL_LOAD: return load(l, v->buffer, CG_BAD);
+    case CELL_LOAD_AT: return load(l, v->buffer, o[0]);
     case CELL_PLACE: return cg_e0(k, LP_INDEX, KN_I64, (uint32_t)k->n_outer, 0);
     case CELL_CONST: return constant(k, v, v->type);
     case CELL_SCALAR: return scalar(k, v, v->type);
@@ -292,7 +295,7 @@ static uint32_t emit(lowering *l, int i)
     if (v->memo != CG_BAD && (v->row || v->memo_phase == phase))
         return v->memo;
     if (!v->row && v->spill >= 0 && v->memo != CG_BAD)
-        v->memo = load(l, v->spill);
+        v->memo = load(l, v->spill, CG_BAD);
     else
         v->memo = compute(l, v);
     v->memo_phase = phase;
@@ -380,7 +383,7 @@ static bool set_nest(lowering *l)
         k->outer[d].size = nest.outer[d];
     k->inner.size = nest.inner;
     for (int b = 0; b < c->n_buffers; b++) {
-        lp_buffer f = {.dtype = c->access[b].dtype};
+        lp_buffer f = {.dtype = c->access[b].dtype, .indexed = c->access[b].by != 0, .along = c->access[b].along};
         for (int d = 0; d < nest.n_outer; d++)
             f.stride[d] = c->access[b].stride[nest.first[d]];
         f.inner_stride = nest.first[nest.n_outer] < 0 ? 0 : c->access[b].stride[nest.first[nest.n_outer]];
@@ -421,6 +424,18 @@ static void name_kernel(lowering *l, int32_t number)
     }
 }
 
+/* Rows that an index picks from a table larger than a core's own cache */
+static bool is_far(const lowering *l, int buffer)
+{
+    enum { ROW = 256, TABLE = 1 << 20 };        /* bytes */
+    const cg_facts *f = l->c.f;
+    const cg_access *a = &l->c.access[buffer];
+    const lp_buffer *b = &l->k->buffers[buffer];
+    if (!a->by || b->inner_stride != 1 || l->k->columns || l->k->inner.size * (int64_t)kb_dtype_bytes(b->dtype) < ROW)
+        return false;
+    return cg_numel(ir_type(f->g, ir_in(f->g, &f->g->nodes[a->by - 1], 0))) * (int64_t)kb_dtype_bytes(b->dtype) >= TABLE;
+}
+
 static void finish(lowering *l, cg_lowered *out)
 {
     lp_kernel *k = l->k;
@@ -438,6 +453,8 @@ static void finish(lowering *l, cg_lowered *out)
                        && is_large(l, b, total * bytes);
     }
     lp_set_ahead(k);
+    for (int b = 0; b < l->c.n_buffers; b++)
+        k->buffers[b].ahead |= is_far(l, b);
     k->inner.sym = k->columns || !lp_wants_inner(k) || l->lends;        /* rows that are long anyway share code from the start */
     k->n_scalars = l->c.n_scalars;
     for (int s = 0; s < l->c.n_scalars; s++) {
@@ -447,7 +464,8 @@ static void finish(lowering *l, cg_lowered *out)
     for (int64_t i = 0; i < k->n_insts; i++) {
         lp_op op = (lp_op)k->insts[i].op;
         if (k->phases[k->insts[i].phase].kind == LP_MAP)
-            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_QUOT || op == LP_SQRT ? 4 : op == LP_CONST || op == LP_SIZE ? 0 : 1;
+            out->cost += op == LP_CALL1 || op == LP_CALL2 ? 60 : op == LP_DIV || op == LP_QUOT || op == LP_SQRT || op == LP_LOAD_AT ? 4
+                         : op == LP_CONST || op == LP_SIZE ? 0 : 1;
     }
     out->k = k;
     lp_close(k);

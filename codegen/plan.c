@@ -8,6 +8,7 @@
  * Everything about an eager call but its pointers is worked out here: layouts, words, math type.
  */
 #include "base/error.h"
+#include "base/indices.h"
 #include "codegen/internal.h"
 #include <stdio.h>
 #include <string.h>
@@ -151,7 +152,7 @@ static void place_block(planner *pl, uint32_t root)
 
 bool cg_same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b)
 {
-    return kb_dtype_bytes(a->dtype) == kb_dtype_bytes(b->dtype) && a->inner_stride == b->inner_stride
+    return !a->indexed && !b->indexed && kb_dtype_bytes(a->dtype) == kb_dtype_bytes(b->dtype) && a->inner_stride == b->inner_stride
            && memcmp(a->stride, b->stride, (size_t)k->n_outer * sizeof *a->stride) == 0;
 }
 
@@ -161,7 +162,7 @@ bool cg_read_before(const lp_kernel *k, uint32_t q, uint32_t r)
     int last_load = -1, first_store = LP_MAX_PHASES;
     for (int64_t i = 0; i < k->n_insts; i++) {
         const lp_inst *n = &k->insts[i];
-        if (n->op == LP_LOAD && n->a == q && n->phase > last_load)
+        if (((n->op == LP_LOAD && n->a == q) || (n->op == LP_LOAD_AT && n->b == q)) && n->phase > last_load)
             last_load = n->phase;
         if (n->op == LP_STORE && n->b == r && n->phase < first_store)
             first_store = n->phase;
@@ -603,6 +604,38 @@ static kn_status product_step(planner *pl, cg_step *st, int32_t node)
     return s == KN_OK ? prepare_product(pl, st, (uint32_t)node) : s;
 }
 
+static bool is_bounded(const cg_step *st, const cg_bounds *b)
+{
+    bool known = false;
+    for (const cg_bounds *k = st->bounds; k < st->bounds + st->n_bounds; k++)
+        known |= k->layout == b->layout && k->at.slot == b->at.slot && k->at.offset == b->at.offset && k->limit <= b->limit;
+    return known;
+}
+
+/* The indices that the group's members load at: those of one operand and limit once. */
+static kn_status bounds_of(planner *pl, cg_step *st, const cg_group *g)
+{
+    const ir_graph *ir = pl->f->g;
+    for (int i = 0; i < g->n; i++) {
+        const ir_node *n = &ir->nodes[g->nodes[i]];
+        if (pl->f->node[g->nodes[i]].kind != CG_INDEXED)
+            continue;
+        if (!st->bounds && !(st->bounds = kb_arena_alloc(&pl->p->arena, (size_t)g->n * sizeof *st->bounds)))
+            return kb_error_status();
+        const kb_type *table = ir_type(ir, ir_in(ir, n, 0));
+        kb_buf buf = {0};
+        cg_bounds b = {.op = (kb_opcode)n->op, .dim = kb_indexed_dim((kb_opcode)n->op, ir_words(ir, n), table->rank)};
+        kn_status s = eager_operand(pl, ir_in(ir, n, 1), &buf, &b.at);
+        b.layout = buf.layout;
+        b.limit = table->size[b.dim].v;
+        if (s != KN_OK)
+            return s;
+        if (!is_bounded(st, &b))
+            st->bounds[st->n_bounds++] = b;
+    }
+    return KN_OK;
+}
+
 static kn_status step_of(planner *pl, cg_step *st, const cg_group *g)
 {
     if (!g->fused)
@@ -610,6 +643,8 @@ static kn_status step_of(planner *pl, cg_step *st, const cg_group *g)
     st->inside = g->inside;
     st->then = g->then >= 0 ? st + 1 : NULL;
     kn_status s = kernel_step(pl, st, st->group);
+    if (s == KN_OK)
+        s = bounds_of(pl, st, g);
     if (s == KN_OK && g->product >= 0)
         s = product_step(pl, st, g->product);
     if (s != KN_OK || g->second < 0)

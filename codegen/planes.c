@@ -14,7 +14,7 @@ static bool has_convolution(const cg_facts *f, const cg_group *g)
     if (!g->fused || g->product < 0 || g->second >= 0 || !kb_conv_is((kb_opcode)f->g->nodes[g->product].op))
         return false;
     for (int i = 0; i < g->n; i++)
-        if (f->node[g->nodes[i]].kind == CG_WRITE)
+        if (f->node[g->nodes[i]].kind == CG_WRITE || f->node[g->nodes[i]].kind == CG_INDEXED)      /* whose check would come too late */
             return false;
     return true;
 }

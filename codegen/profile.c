@@ -1,6 +1,7 @@
 /* profile.c: what a program's steps are called in a profile, and how many bytes and FLOPs a run of each takes.
  *
- * Bytes: each distinct element once for reading and once for writing; what is kept between phases (scratch) isn't counted. FLOPs:
+ * Bytes: each distinct element once for reading and once for writing, what indices pick once a pick; what is kept between phases (scratch)
+ * isn't counted. FLOPs:
  * arithmetic of the loop IR, a multiply-add as two, a C library call as one; of products two a multiply-add; of eager steps those of
  * convolutions and attention, else 0.
  */
@@ -18,6 +19,7 @@ static int work_of(const lp_inst *i)
     case LP_ADD: case LP_SUB: case LP_MUL: case LP_DIV: case LP_QUOT: case LP_NEG: case LP_ABS: case LP_SQRT: case LP_RCP: case LP_RSQRT: case LP_RINT:
     case LP_FLOOR: case LP_CEIL: case LP_TRUNC: case LP_REDUCE: case LP_CALL1: case LP_CALL2:
         return i->type == KN_F32 || i->type == KN_F64;
+    case LP_LOAD_AT:
     case LP_LOAD: case LP_STORE: case LP_CONST: case LP_SCALAR: case LP_SIZE: case LP_INDEX: case LP_CVT: case LP_BITS: case LP_COPYSIGN: case LP_LT: case LP_LE:
     case LP_GT: case LP_GE: case LP_EQ: case LP_NE: case LP_AND: case LP_OR: case LP_XOR: case LP_SHL: case LP_SHR: case LP_USHR: case LP_PAND: case LP_POR:
     case LP_PNOT: case LP_SEL: case LP_TEST: case LP_MASK: case LP_OP_COUNT:
@@ -40,7 +42,7 @@ static void kernel_work(const cg_step *st, double *bytes, double *flops)
         if (st->scratch[b])
             continue;
         for (int d = 0; d < k->n_outer; d++)
-            n *= strides[d] ? (double)outer[d] : 1;
+            n *= strides[d] || f->indexed ? (double)outer[d] : 1;
         *bytes += n * (f->read + f->written);
     }
     for (int64_t i = 0; i < k->n_insts; i++) {

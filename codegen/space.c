@@ -7,6 +7,7 @@
  *
  * Refused (false): shapes whose boundaries don't nest, as [2, 3] and [3, 2]; two lengths of rows; more than CG_MAX_DIMS dimensions.
  */
+#include "base/indices.h"
 #include "codegen/internal.h"
 #include <string.h>
 
@@ -145,13 +146,38 @@ bool cg_access_ref(const cg_facts *f, const cg_space *s, uint32_t node, ir_ref r
     a->root = f->node[r.i - 1].home;
     a->offset = ir_offset(f->g, r);
     a->dtype = t->dtype;
+    a->by = 0;
     if (f->node[node].kind == CG_CHANNEL_NORM && t->rank == 1)
         return spread_channels(s, domain_of(f, node), sizes, strides, a);
     return spread(s, domain_of(f, node), t->rank, sizes, strides, cg_is_row(f, s, node), a);
 }
 
+/* Of a CG_INDEXED operator: what its table adds to the index, or the index. */
+static bool access_indexed(const cg_facts *f, const cg_space *s, uint32_t node, int operand, cg_access *a)
+{
+    const ir_graph *g = f->g;
+    const ir_node *n = &g->nodes[node];
+    const kb_type *domain = domain_of(f, node), *t = ir_type(g, ir_in(g, n, operand));
+    int dim = kb_indexed_dim((kb_opcode)n->op, ir_words(g, n), domain->rank);
+    int64_t sizes[KB_MAX_RANK], strides[KB_MAX_RANK] = {0};
+    for (int d = 0; d < domain->rank; d++) {
+        bool along = n->op == OP_embedding ? d < domain->rank - 1 : d == dim;
+        sizes[d] = domain->size[d].v;
+        if (operand && (along || n->op == OP_gather))
+            strides[d] = n->op != OP_index_select ? t->stride[d].v : t->rank ? t->stride[0].v : 0;
+        else if (!operand && !along)
+            strides[d] = t->stride[n->op == OP_embedding ? 1 : d].v;
+    }
+    ir_ref r = ir_in(g, n, operand);
+    *a = (cg_access){.root = f->node[r.i - 1].home, .offset = ir_offset(g, r), .dtype = t->dtype, .by = operand ? 0 : node + 1,
+                     .along = operand ? 0 : t->stride[dim].v};
+    return spread(s, domain, domain->rank, sizes, strides, cg_is_row(f, s, node), a);
+}
+
 bool cg_access_operand(const cg_facts *f, const cg_space *s, uint32_t node, int operand, cg_access *a)
 {
+    if (f->node[node].kind == CG_INDEXED)
+        return access_indexed(f, s, node, operand, a);
     return cg_access_ref(f, s, node, ir_in(f->g, &f->g->nodes[node], operand), a);
 }
 
@@ -164,6 +190,7 @@ bool cg_access_result(const cg_facts *f, const cg_space *s, uint32_t node, cg_ac
     a->root = f->node[node].home;
     a->offset = g->offsets[node];
     a->dtype = t->dtype;
+    a->by = 0;
     const kb_type *shape = f->node[node].kind == CG_COPY ? d : t;       /* a copy lays its operand's elements out row-major */
     for (int i = 0; i < shape->rank; i++)
         sizes[i] = shape->size[i].v;
@@ -180,7 +207,7 @@ bool cg_access_result(const cg_facts *f, const cg_space *s, uint32_t node, cg_ac
 
 bool cg_access_same(const cg_space *s, const cg_access *a, const cg_access *b)
 {
-    return a->root == b->root && a->offset == b->offset && a->dtype == b->dtype
+    return a->root == b->root && a->offset == b->offset && a->dtype == b->dtype && !a->by == !b->by && (!a->by || a->along == b->along)
            && memcmp(a->stride, b->stride, (size_t)s->n * sizeof *a->stride) == 0;
 }
 

@@ -157,6 +157,12 @@ static kn_tensor *indexed(kn_tensor *x, kn_tensor *y, int which)
     if (rows < 1)
         return x;
     kn_tensor *index = kn_to(kn_mul(kn_abs(kn_clamp(kn_reshape(y, KN_SHAPE(-1)), -1.0, 1.0)), rows - 1), KN_I64);
+    if (which % 3 == 2 && kn_rank(y) == kn_rank(x) && kn_numel(y) == kn_numel(x)) {
+        int64_t sizes[8];
+        for (int d = 0; d < kn_rank(x); d++)
+            sizes[d] = kn_size(x, d);
+        return kn_gather(x, 0, kn_reshape(index, ((kn_shape){kn_rank(x), sizes})));
+    }
     return which & 1 ? kn_index_select(x, 0, index) : kn_rank(x) == 2 ? kn_embedding(x, index) : x;
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static const char *const isas[] = {"baseline", "avx2", "avx512"};
@@ -289,6 +290,95 @@ Test(llvm, strides)
         kit_store(k, v, bo);
         HOLDS(kit_compare(k, n > 256 && s % 2 ? KIT_PARTS : 0, (unsigned)s));
     }
+}
+
+/* Elements, and rows, that an index of 0 to 7 picks: from the place along the row, or from the row. */
+static lp_kernel *indexed(kn_dtype t, bool by_row, int64_t inner_stride, int64_t n, bool sums)
+{
+    int64_t outer[2] = {3, 4};
+    lp_kernel *k = kit_kernel("indexed", 2, outer, n);
+    uint32_t bx = kit_buffer(k, t, false), bo = sums ? kit_row_buffer(k, t, true) : kit_buffer(k, t, true);
+    lp_buffer *x = &k->buffers[bx];
+    x->indexed = true;
+    x->along = by_row ? 2 : -1;                 /* within the guard elements */
+    x->inner_stride = inner_stride;
+    lp_open_phase(k, LP_MAP);
+    uint32_t at = kit_op(k, LP_INDEX, KN_I64, by_row ? 1 : 2, 0, 0);
+    uint32_t v = kit_op(k, LP_LOAD_AT, t, kit_op(k, LP_AND, KN_I64, at, kit_const(k, KN_I64, 7), 0), bx, 0);
+    if (sums) {
+        v = kit_reduce(k, LP_RED_SUM, v);
+        lp_open_phase(k, LP_ROW);
+    }
+    kit_store(k, v, bo);
+    return k;
+}
+
+Test(llvm, indexed)
+{
+    static const kn_dtype types[] = {KN_F32, KN_F64, KN_I64, KN_I32, KN_I16, KN_BOOL, KN_F16};
+    EACH_ISA for (int t = 0; t < 7; t++) for (int s = 0; s < 6; s++) for (int64_t n = 3; n < 9000; n = 5 * n + 22) {
+        HOLDS(kit_compare(indexed(types[t], s & 1, s / 2, n, false), n > 256 ? KIT_PARTS : 0, (unsigned)s));
+        if (t < 3)
+            HOLDS(kit_compare(indexed(types[t], s & 1, s / 2, n, true), 0, (unsigned)s));
+    }
+}
+
+/* The same of columns, whose index differs from element to element, or from column to column */
+Test(llvm, indexed_columns)
+{
+    int64_t outer[2] = {2, 45};
+    EACH_ISA for (int by_column = 0; by_column < 2; by_column++) for (int64_t n = 3; n < 700; n *= 13) {
+        lp_kernel *k = kit_kernel("indexed_columns", 2, outer, n);
+        uint32_t bi = kit_buffer(k, KN_I32, false), bx = kit_buffer(k, KN_F32, false), bo = kit_row_buffer(k, KN_F32, true);
+        lp_buffer *x = &k->buffers[bx], *i = &k->buffers[bi];
+        k->columns = true;
+        k->inner.sym = 1;
+        x->indexed = true;
+        x->along = 1;
+        x->stride[1] = 1, x->inner_stride = outer[1];
+        i->stride[1] = by_column, i->inner_stride = by_column ? outer[1] : 1, i->stride[0] = by_column ? outer[1] * n : n;
+        lp_open_phase(k, LP_MAP);
+        uint32_t at = kit_op(k, LP_CVT, KN_I64, kit_load(k, bi), 0, 0);
+        at = kit_op(k, LP_AND, KN_I64, at, kit_const(k, KN_I64, 7), 0);
+        uint32_t v = kit_reduce(k, LP_RED_SUM, kit_op(k, LP_LOAD_AT, KN_F32, at, bx, 0));
+        lp_open_phase(k, LP_ROW);
+        kit_store(k, v, bo);
+        HOLDS(kit_compare(k, 0, 1));
+    }
+}
+
+/* The index of the row that comes next is read early, so that the row can be fetched: never one past the last. */
+Test(llvm, no_index_past_the_last_is_read)
+{
+    enum { WIDTH = 300 };
+    static float table[3 * WIDTH], out[4 * WIDTH];
+    int64_t rows = 4, shape[16];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert(pages != MAP_FAILED && mprotect(pages + page, page, PROT_NONE) == 0);
+    int64_t *index = (int64_t *)(void *)(pages + page) - rows;
+    for (int i = 0; i < 3 * WIDTH; i++)
+        table[i] = (float)i;
+    for (int64_t i = 0; i < rows; i++)
+        index[i] = 2 - i % 3;
+    EACH_ISA {
+        lp_fn fn;
+        lp_kernel *k = kit_kernel("picked_rows", 1, &rows, WIDTH);
+        uint32_t bi = kit_row_buffer(k, KN_I64, false), bx = kit_inner_buffer(k, KN_F32), bo = kit_buffer(k, KN_F32, true);
+        k->buffers[bx].indexed = k->buffers[bx].ahead = true;
+        k->buffers[bx].along = WIDTH;
+        lp_open_phase(k, LP_MAP);
+        kit_store(k, kit_op(k, LP_LOAD_AT, KN_F32, kit_load(k, bi), bx, 0), bo);
+        cg_code *code = kit_compile(k, &fn);
+        cr_assert_not_null(code);
+        lp_shape(k, shape);
+        fn((void *[]){index, table, out}, NULL, shape, 0, rows, 0, WIDTH);
+        for (int i = 0; i < 4 * WIDTH; i++)
+            cr_assert_eq(out[i], table[index[i / WIDTH] * WIDTH + i % WIDTH]);
+        kit_release(code);
+        lp_free(k);
+    }
+    munmap(pages, 2 * page);
 }
 
 Test(llvm, in_place)

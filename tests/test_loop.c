@@ -180,6 +180,49 @@ static void refused(lp_kernel *k, const char *why)
     lp_free(k);
 }
 
+/* out = table at the index, converted */
+static lp_kernel *picked(kn_dtype index, uint32_t *load_at)
+{
+    lp_kernel *k = lp_new("picked");
+    k->inner.size = 3;
+    uint32_t at = buffer(k, index, false, 1), table = buffer(k, KN_F32, false, 0), out = buffer(k, KN_F32, true, 1);
+    k->buffers[table].indexed = true;
+    k->buffers[table].along = 2;
+    lp_open_phase(k, LP_MAP);
+    uint32_t i = load(k, at);
+    *load_at = lp_emit(k, (lp_inst){.op = LP_LOAD_AT, .type = KN_F32, .a = index == KN_I32 ? cg_e1(k, LP_CVT, KN_I64, i) : i, .b = table});
+    store(k, *load_at, out);
+    return k;
+}
+
+Test(loop, an_index_picks_elements)
+{
+    float table[] = {1, 0, 2, 0, 3}, out[3];
+    int32_t at[] = {2, 0, 1};
+    uint32_t v;
+    lp_kernel *k = picked(KN_I32, &v), *other = picked(KN_I32, &v);
+    cr_assert_eq(lp_verify(k), KN_OK);
+    lp_interpret(k, (void *[]){at, table, out}, NULL, 0, 1, 0, 3);
+    cr_assert(out[0] == 3 && out[1] == 1 && out[2] == 2);
+    int64_t shape[5], want[] = {3, 4, 0, 4, 8};
+    cr_assert_eq(lp_shape_words(k), 5);
+    lp_shape(k, shape);
+    cr_assert_arr_eq(shape, want, sizeof want);
+    other->buffers[1].along = 5;
+    cr_assert(lp_equal(k, other), "`along` is a run-time value");
+    other->buffers[1].indexed = false;
+    cr_assert(!lp_same_form(k, other));
+    refused(other, "LOAD_AT of a buffer that isn't indexed");
+    lp_free(k);
+    k = picked(KN_I32, &v);
+    load(k, 1);
+    refused(k, "LOAD of an indexed buffer");
+    k = picked(KN_I32, &v);
+    k->buffers[1].written = true;
+    refused(k, "an indexed buffer that is written");
+    refused(picked(KN_F32, &v), "an index that is no i64");
+}
+
 static lp_kernel *mapped(uint32_t *in, uint32_t *out)
 {
     lp_kernel *k = lp_new("bad");

@@ -194,6 +194,35 @@ KN_DEFINE_CLASS(standardise_class, Plain, standardise_forward, no_fields, tensor
 static kn_module *make_pool(const bench_case *c) { return (void)c, KN_BASE(kn_new(Plain, &pool_class)); }
 static kn_module *make_standardise(const bench_case *c) { return (void)c, KN_BASE(kn_new(Plain, &standardise_class)); }
 
+/* ---- indices: a text's tokens as rows of a table, and columns or elements that are picked --------------------------------------------------------- */
+typedef struct Picks { kn_module base; kn_module *norm; kn_tensor *table, *places; } Picks;
+static const kn_field picks_fields[] = {KN_CHILD(Picks, norm), KN_PARAM(Picks, table), KN_PARAM(Picks, places), KN_FIELDS_END};
+static kn_tensor *tokens_forward(Picks *self, kn_tensor *ids) { return kn_call(self->norm, kn_add(kn_embedding(self->table, ids), self->places)); }
+static kn_tensor *columns_forward(Picks *self, kn_tensor *ids) { return kn_mul(kn_index_select(self->table, 1, ids), self->places); }
+static kn_tensor *elements_forward(Picks *self, kn_tensor *ids) { return kn_sum(kn_gather(self->table, 1, ids), .dims = KN_SHAPE(1)); }
+KN_DEFINE_CLASS(tokens_class, Picks, tokens_forward, picks_fields, tensor, (tensor));
+KN_DEFINE_CLASS(columns_class, Picks, columns_forward, picks_fields, tensor, (tensor));
+KN_DEFINE_CLASS(elements_class, Picks, elements_forward, picks_fields, tensor, (tensor));
+
+enum { WORDS = 30522, WIDE = 1024 };            /* rows of a table of words; rows and columns of the others */
+static kn_module *make_picks(const bench_case *c)
+{
+    KN_SCOPE;
+    const kn_class *const classes[] = {&tokens_class, &columns_class, &elements_class};
+    kn_tensor *table = c->mixed ? kn_randn(KN_F32, KN_SHAPE(WIDE, WIDE)) : kn_randn(KN_F32, KN_SHAPE(WORDS, c->width));
+    kn_tensor *places = kn_randn(KN_F32, c->mixed ? KN_SHAPE(WIDE, c->width) : KN_SHAPE(c->sizes[1], c->width));
+    return KN_BASE(kn_new(Picks, classes[c->mixed], .norm = kn_nn_layer_norm(c->width), .table = table, .places = places));
+}
+
+static int index_inputs(const bench_case *c, kn_tensor **in)
+{
+    KN_SCOPE;
+    kn_shape shape = {c->rank, c->sizes};
+    kn_tensor *x = kn_randint(0, c->mixed ? WIDE : WORDS, shape, KN_I64);
+    kn_assign(&in[0], kn_failed(x) ? NULL : x);
+    return !kn_failed(x);
+}
+
 /* ---- replay: what a call costs beside its kernels ----------------------------------------------------------------------------------------------- */
 typedef struct Adds { kn_module base; int64_t n; } Adds;
 static kn_tensor *adds_forward(Adds *self, kn_tensor *x)
@@ -322,6 +351,12 @@ const bench_case bench_cases[] = {
      .work = 8.0 * 4096 * 1024 + 8.0 * 1024, .resident = 1},
     {"pool", "mean over tokens of relu [64, 128, 384]", make_pool, NULL, 3, {64, 128, 384}, .yard = BC_BYTES, .work = 4.0 * 64 * 129 * 384},
     {"standardise", "(x - mean) / deviation of columns [2048, 1024]", make_standardise, NULL, 2, {2048, 1024}, .yard = BC_BYTES, .work = 8.0 * 2048 * 1024},
+    {"embedding", "tokens [8, 128] of 30522 words, positions, layer_norm 384", make_picks, index_inputs, 2, {8, 128}, .width = 384, .yard = BC_BYTES,
+     .work = 4.0 * (2 * 8 * 128 + 128 + 2) * 384 + 8.0 * 8 * 128},
+    {"index_select", "512 columns of [1024, 1024], times [1024, 512]", make_picks, index_inputs, 1, {512}, .width = 512, .yard = BC_BYTES,
+     .work = 12.0 * 1024 * 512, .mixed = 1},
+    {"gather", "sums of 512 elements of each row of [1024, 1024]", make_picks, index_inputs, 2, {1024, 512}, .width = 512, .yard = BC_BYTES,
+     .work = 12.0 * 1024 * 512, .mixed = 2},
     {"mlp", "Linear 10-32, ReLU, Linear 32-2, batch 4, one thread", make_mlp, NULL, 2, {4, 10}, .threads = 1},
     {"mlp-pure", "the same, compiled with .pure", make_mlp, NULL, 2, {4, 10}, .threads = 1, .pure = 1},
     {.name = NULL},

@@ -117,6 +117,37 @@ static LLVMValueRef load(const columns *x, uint32_t buffer, int width, LLVMValue
     return ll_call(e, "llvm.masked.gather", over, 2, args, 4);
 }
 
+/* Does an index differ from column to column? It is loaded, and converted. */
+static bool picks_by_column(const ll_emit *e, uint32_t index)
+{
+    const lp_inst *in = &e->k->insts[index];
+    while (in->op == LP_CVT)
+        in = &e->k->insts[in->a];
+    return in->op != LP_LOAD || column_stride(e, in->a);
+}
+
+static LLVMValueRef load_at(const columns *x, const lp_inst *in, int width, LLVMValueRef c)
+{
+    ll_emit *e = x->e;
+    LLVMValueRef index = ll_get(e, in->a, width), row = e->row[in->b];
+    if (width == 1 || !picks_by_column(e, in->a)) {
+        LLVMValueRef one = width == 1 ? index : LLVMBuildExtractElement(e->b, index, ll_int(e, 0), "");
+        LLVMValueRef by = LLVMBuildMul(e->b, one, e->along[in->b], "");
+        e->row[in->b] = LLVMBuildGEP2(e->b, e->i8, row, &by, 1, "");
+        LLVMValueRef v = load(x, in->b, width, c);
+        e->row[in->b] = row;
+        return v;
+    }
+    const lp_buffer *b = &e->k->buffers[in->b];
+    LLVMValueRef offsets = LLVMBuildMul(e->b, index, ll_splat(e, e->along[in->b], width), ""), by = column_stride(e, in->b);
+    if (by)
+        offsets = LLVMBuildAdd(e->b, offsets, LLVMBuildMul(e->b, ll_lanes(e, e->i64, width, 1), ll_splat(e, by, width), ""), "");
+    LLVMTypeRef vt = ll_vector(ll_type(e, b->dtype), width), over[2] = {vt, LLVMVectorType(e->ptr, (unsigned)width)};
+    LLVMValueRef at = LLVMBuildGEP2(e->b, e->i8, address(x, in->b, c), &offsets, 1, "");
+    LLVMValueRef args[4] = {at, LLVMConstInt(e->i32, (uint64_t)ll_bytes(b->dtype), false), every(e, width), LLVMConstNull(vt)};
+    return ll_call(e, "llvm.masked.gather", over, 2, args, 4);
+}
+
 static void store(const columns *x, uint32_t buffer, LLVMValueRef v, int width, LLVMValueRef c)
 {
     ll_emit *e = x->e;
@@ -173,6 +204,8 @@ static void instruction(columns *x, uint32_t i, const ll_active *a, LLVMValueRef
     if (in->op == LP_LOAD) {
         e->v[i].element = load(x, in->a, a->width, c);
         fetch_next(x, in->a, a->width, c);
+    } else if (in->op == LP_LOAD_AT) {
+        e->v[i].element = load_at(x, in, a->width, c);
     } else if (in->op == LP_STORE) {
         store(x, in->b, ll_stored(e, in, a->width), a->width, c);
     } else if (in->op == LP_INDEX) {

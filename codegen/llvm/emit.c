@@ -90,6 +90,8 @@ static bool varies(ll_emit *e, const lp_phase *p, const lp_inst *in, bool hold_l
         return false;
     if (in->op == LP_LOAD)
         return k->buffers[in->a].inner_stride != 0 || hold_loads;
+    if (in->op == LP_LOAD_AT && k->buffers[in->b].inner_stride != 0)
+        return true;
     if (in->op == LP_INDEX)
         return in->a >= (uint32_t)k->n_outer;
     if (in->op == LP_STORE)
@@ -190,7 +192,7 @@ static int narrow_width(const ll_emit *e, const lp_phase *p)
     bool wide = false;
     for (uint32_t i = p->first; i < p->first + p->n; i++) {
         const lp_inst *in = &e->k->insts[i];
-        if ((in->op == LP_LOAD && !ll_masks_well(e, in->a)) || (in->op == LP_STORE && !ll_masks_well(e, in->b)))
+        if (!ll_masks_well(e, in))
             return 1;
         wide |= e->varies[i] && ll_bytes(in->type) == 8;
     }
@@ -380,6 +382,10 @@ static void uniforms(ll_emit *e, const lp_phase *p)
     for (uint32_t i = p->first; i < p->first + p->n; i++)
         if (!e->varies[i] && !e->dead[i] && !global(&e->k->insts[i]) && e->k->insts[i].op != LP_REDUCE)
             ll_emit_uniform(e, i);
+        else if (e->varies[i] && e->k->insts[i].op == LP_LOAD_AT && !e->varies[e->k->insts[i].a]) {
+            e->v[i].uniform = ll_row_at(e, i);
+            e->v[i].next = ll_next_row_at(e, i);
+        }
 }
 
 static void map_phase(ll_emit *e, const lp_phase *p, bool whole_rows)
@@ -446,8 +452,10 @@ static void run(ll_emit *e, LLVMValueRef from, LLVMValueRef to)
             at[i] = ll_carry(e, &l, e->row[i]);
             e->row[i] = l.phi[at[i]];
         }
-    if (last >= 0)
+    if (last >= 0) {
         e->coord[last] = l.i;
+        e->more = LLVMBuildICmp(e->b, LLVMIntSLT, LLVMBuildAdd(e->b, l.i, ll_int(e, 1), ""), to, "");
+    }
     phases(e);
     for (int64_t i = 0; i < e->k->n_buffers && last >= 0; i++)
         if (ll_stride(e, i, last)) {
@@ -569,6 +577,8 @@ static void sizes(ll_emit *e)
             of[d] = b->stride[d] ? shape_word(e, word + d) : NULL;
         of[LP_MAX_OUTER] = b->inner_stride != 0 && b->inner_stride != 1 ? shape_word(e, word + k->n_outer) : NULL;
     }
+    for (int64_t i = 0, word = 1 + k->n_outer + k->n_buffers * (k->n_outer + 1); i < k->n_buffers; i++)
+        e->along[i] = k->buffers[i].indexed ? shape_word(e, word++) : NULL;
 }
 
 static void prologue(ll_emit *e)

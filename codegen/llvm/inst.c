@@ -361,7 +361,8 @@ static LLVMValueRef arithmetic(ll_emit *e, const lp_inst *in, LLVMValueRef *x, c
     case LP_CALL2: return library(e, in->imm.name, in->type, x, 2, a);
     case LP_TEST: return truth(e, e->k->insts[in->a].type, x[0]);
     case LP_MASK: return from_predicate(e, in->type, x[0], a->width);
-    case LP_CONST: case LP_SCALAR: case LP_SIZE: case LP_INDEX: case LP_LOAD: case LP_STORE: case LP_REDUCE: case LP_OP_COUNT: break;
+    case LP_CONST: case LP_SCALAR: case LP_SIZE: case LP_INDEX: case LP_LOAD: case LP_LOAD_AT: case LP_STORE: case LP_REDUCE: case LP_OP_COUNT:
+        break;
     }
     ll_refuse(e, "loop IR instruction %d has no generated code", in->op);
     return x[0];
@@ -401,6 +402,8 @@ void ll_emit_inst(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef pos)
     const lp_inst *in = &e->k->insts[i];
     if (in->op == LP_LOAD) {
         e->v[i].element = ll_load(e, in->a, a, pos);
+    } else if (in->op == LP_LOAD_AT) {
+        e->v[i].element = ll_load_at(e, i, a, pos);
     } else if (in->op == LP_STORE) {
         ll_store(e, in->b, ll_stored(e, in, a->width), a, pos);
     } else if (in->op == LP_INDEX) {
@@ -428,7 +431,9 @@ void ll_emit_uniform(ll_emit *e, uint32_t i)
     else if (in->op == LP_INDEX)
         e->v[i].uniform = in->a < (uint32_t)e->k->n_outer ? e->coord[in->a] : ll_int(e, 0);
     else if (in->op == LP_LOAD)
-        e->v[i].uniform = ll_load_scalar(e, in->a);
+        e->v[i].uniform = ll_load_scalar(e, in->a, e->row[in->a]);
+    else if (in->op == LP_LOAD_AT)
+        e->v[i].uniform = ll_load_scalar(e, in->b, ll_row_at(e, i));
     else if (in->op == LP_STORE)
         ll_store_scalar(e, in->b, ll_stored(e, in, 1));
     else

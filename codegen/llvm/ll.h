@@ -21,7 +21,7 @@ extern const cg_host *ll_host;
 
 typedef enum ll_isa { LL_BASELINE, LL_AVX2, LL_AVX512 } ll_isa;
 
-typedef struct ll_value { LLVMValueRef uniform, element; } ll_value;
+typedef struct ll_value { LLVMValueRef uniform, element, next /* of a LOAD_AT: the row that it picks next; NULL: not known */; } ll_value;
 
 /* Which elements of a body's vector are real */
 typedef struct ll_active {
@@ -59,6 +59,7 @@ typedef struct ll_emit {
     LLVMValueRef *base;         /* by buffer: pointer given by the program, offset applied */
     LLVMValueRef *row;          /* by buffer: address of element 0 of the current row */
     LLVMValueRef *stride;       /* by buffer and dimension, in bytes: NULL where it is zero; the inner one (last) only where it is neither 0 nor 1 */
+    LLVMValueRef along[LL_MAX_BUFFERS];        /* of indexed buffers, in bytes */
     LLVMValueRef coord[LP_MAX_OUTER];
     LLVMValueRef slot[LL_SLOTS];        /* stack blocks: library functions are called through them, odd ends of rows copied */
     ll_accumulator red[LL_MAX_REDUCE];
@@ -66,6 +67,7 @@ typedef struct ll_emit {
     int width;                  /* of main loops without reductions */
     int nt_buffer;              /* buffer with non-temporal stores in the body being emitted, or -1 */
     uint32_t *last_use;         /* of columns, by instruction: the latest phase that takes its value */
+    LLVMValueRef more;          /* i1: another row follows in this run; NULL: not known */
     bool prefetch;              /* the body being emitted fetches ahead */
     bool used_nt;
     char why[160];              /* first refusal; empty: none */
@@ -120,13 +122,17 @@ LLVMValueRef ll_reciprocal_root(ll_emit *e, LLVMValueRef x, int width);    /* LP
 /* ---- memory.c: loads, stores, prefetches */
 LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueRef pos);
 void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *a, LLVMValueRef pos);
-LLVMValueRef ll_load_scalar(ll_emit *e, uint32_t buffer);       /* element 0 of the row */
+/* LOAD_AT, instruction i. Where its index is the same along the row, v[i].uniform must be ll_row_at's. */
+LLVMValueRef ll_load_at(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef pos);
+LLVMValueRef ll_row_at(ll_emit *e, uint32_t i);                 /* address of element 0 of the row that its index, a row value, picks */
+LLVMValueRef ll_load_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef row);     /* element 0 of the row that begins there */
 void ll_store_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef value);
 void ll_prefetch(ll_emit *e, uint32_t buffer, int width, LLVMValueRef pos, LLVMValueRef ahead /* bytes */);
-bool ll_masks_well(const ll_emit *e, uint32_t buffer);          /* masked accesses of it are single instructions */
+bool ll_masks_well(const ll_emit *e, const lp_inst *in);        /* masked, the access is a single instruction, or it is none */
 
 /* ---- ahead.c: fetching ahead */
 int ll_ahead_phase(const ll_emit *e);                           /* the phase whose bodies fetch, -1 */
+LLVMValueRef ll_next_row_at(ll_emit *e, uint32_t i);            /* for v[i].next */
 void ll_fetch_ahead(ll_emit *e, int width, LLVMValueRef pos);   /* what goes into a body of it */
 
 /* ---- reduce.c: REDUCE in canonical order */

@@ -3,12 +3,13 @@
  * Inner stride 1: one vector access (masked where lanes are dead). Inner stride 0: one element, broadcast. Any other stride: a gather or
  * scatter at one distance, known at run time. Masked vectors that the instruction set has no instruction for go, where the mask is
  * dynamic, through a stack block, element by element. Addresses are row + pos * stride; alignment is promised only to the element,
- * except where the skeleton has peeled a row to a vector boundary for non-temporal stores (e->nt_buffer). */
+ * except where the skeleton has peeled a row to a vector boundary for non-temporal stores (e->nt_buffer).
+ * LOAD_AT: where the index is the same along the row, loads from another row; else a gather. */
 #include "codegen/llvm/ll.h"
 
 static bool contiguous(const lp_buffer *b) { return b->inner_stride == 1; }
 
-bool ll_masks_well(const ll_emit *e, uint32_t buffer)
+static bool buffer_masks_well(const ll_emit *e, uint32_t buffer)
 {
     const lp_buffer *b = &e->k->buffers[buffer];
     int bytes = ll_bytes(b->dtype);
@@ -17,6 +18,15 @@ bool ll_masks_well(const ll_emit *e, uint32_t buffer)
     if (e->isa == LL_AVX512)
         return contiguous(b) || bytes >= 4;
     return e->isa == LL_AVX2 && bytes >= 4 && (contiguous(b) || !b->written);
+}
+
+bool ll_masks_well(const ll_emit *e, const lp_inst *in)
+{
+    if (in->op == LP_LOAD_AT && e->varies[in->a])
+        return e->isa != LL_BASELINE && ll_bytes(in->type) >= 4;
+    if (in->op == LP_LOAD || in->op == LP_LOAD_AT || in->op == LP_STORE)
+        return buffer_masks_well(e, in->op == LP_LOAD ? in->a : in->b);
+    return true;
 }
 
 static LLVMValueRef distance(const ll_emit *e, uint32_t buffer) { return e->stride[buffer * (LP_MAX_OUTER + 1) + LP_MAX_OUTER]; }
@@ -62,7 +72,7 @@ static void copy_live(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValue
     ll_loop_end(e, &l);
 }
 
-static bool through_block(const ll_emit *e, uint32_t buffer, const ll_active *a) { return a->live && !ll_masks_well(e, buffer); }
+static bool through_block(const ll_emit *e, uint32_t buffer, const ll_active *a) { return a->live && !buffer_masks_well(e, buffer); }
 
 LLVMValueRef ll_load(ll_emit *e, uint32_t buffer, const ll_active *a, LLVMValueRef pos)
 {
@@ -143,10 +153,69 @@ void ll_store(ll_emit *e, uint32_t buffer, LLVMValueRef value, const ll_active *
     ll_call(e, "llvm.masked.scatter", over, 2, args, 4);
 }
 
-LLVMValueRef ll_load_scalar(ll_emit *e, uint32_t buffer)
+LLVMValueRef ll_row_at(ll_emit *e, uint32_t i)
+{
+    const lp_inst *in = &e->k->insts[i];
+    LLVMValueRef by = LLVMBuildMul(e->b, ll_get(e, in->a, 1), e->along[in->b], "");
+    return LLVMBuildGEP2(e->b, e->i8, e->row[in->b], &by, 1, "");
+}
+
+/* Elements that lie `offsets` bytes from `from`, the live ones, one after another into a stack block */
+static LLVMValueRef gather_live(ll_emit *e, LLVMTypeRef t, unsigned bytes, const ll_active *a, LLVMValueRef from, LLVMValueRef offsets)
+{
+    ll_loop l;
+    LLVMSetAlignment(LLVMBuildStore(e->b, offsets, ll_slot(e, 1)), 64);
+    ll_loop_begin(e, &l, ll_int(e, 0), a->live, 1);
+    LLVMValueRef by = LLVMBuildLoad2(e->b, e->i64, LLVMBuildGEP2(e->b, e->i64, ll_slot(e, 1), &l.i, 1, ""), "");
+    LLVMValueRef x = LLVMBuildLoad2(e->b, t, LLVMBuildGEP2(e->b, e->i8, from, &by, 1, ""), "");
+    LLVMSetAlignment(x, bytes);
+    LLVMSetAlignment(LLVMBuildStore(e->b, x, LLVMBuildGEP2(e->b, t, ll_slot(e, 0), &l.i, 1, "")), bytes);
+    ll_loop_end(e, &l);
+    x = LLVMBuildLoad2(e->b, ll_vector(t, a->width), ll_slot(e, 0), "");
+    LLVMSetAlignment(x, 64);
+    return x;
+}
+
+static LLVMValueRef gather(ll_emit *e, const lp_inst *in, const ll_active *a, LLVMValueRef pos)
+{
+    const lp_buffer *b = &e->k->buffers[in->b];
+    LLVMTypeRef t = ll_type(e, b->dtype), vt = ll_vector(t, a->width);
+    unsigned bytes = (unsigned)ll_bytes(b->dtype);
+    LLVMValueRef from = address(e, in->b, pos), index = ll_get(e, in->a, a->width);
+    LLVMValueRef offsets = LLVMBuildMul(e->b, index, ll_splat(e, e->along[in->b], a->width), "");
+    if (b->inner_stride && a->width > 1) {
+        LLVMValueRef by = contiguous(b) ? ll_int(e, bytes) : distance(e, in->b);
+        offsets = LLVMBuildAdd(e->b, offsets, LLVMBuildMul(e->b, ll_lanes(e, e->i64, a->width, 1), ll_splat(e, by, a->width), ""), "");
+    }
+    if (a->width > 1 && a->live && !ll_masks_well(e, in))
+        return gather_live(e, t, bytes, a, from, offsets);
+    LLVMValueRef at = LLVMBuildGEP2(e->b, e->i8, from, &offsets, 1, "");
+    if (a->width == 1) {
+        LLVMValueRef x = LLVMBuildLoad2(e->b, t, at, "");
+        LLVMSetAlignment(x, bytes);
+        return x;
+    }
+    LLVMTypeRef over[2] = {vt, LLVMVectorType(e->ptr, (unsigned)a->width)};
+    LLVMValueRef args[4] = {at, LLVMConstInt(e->i32, bytes, false), mask_of(e, a), LLVMConstNull(vt)};
+    return ll_call(e, "llvm.masked.gather", over, 2, args, 4);
+}
+
+LLVMValueRef ll_load_at(ll_emit *e, uint32_t i, const ll_active *a, LLVMValueRef pos)
+{
+    const lp_inst *in = &e->k->insts[i];
+    if (e->varies[in->a])
+        return gather(e, in, a, pos);
+    LLVMValueRef row = e->row[in->b];
+    e->row[in->b] = e->v[i].uniform;
+    LLVMValueRef x = ll_load(e, in->b, a, pos);
+    e->row[in->b] = row;
+    return x;
+}
+
+LLVMValueRef ll_load_scalar(ll_emit *e, uint32_t buffer, LLVMValueRef row)
 {
     kn_dtype t = e->k->buffers[buffer].dtype;
-    LLVMValueRef x = LLVMBuildLoad2(e->b, ll_type(e, t), e->row[buffer], "");
+    LLVMValueRef x = LLVMBuildLoad2(e->b, ll_type(e, t), row, "");
     LLVMSetAlignment(x, (unsigned)ll_bytes(t));
     return x;
 }

@@ -204,7 +204,7 @@ static void expression(nv_emit *e, char *buf, size_t size, const lp_inst *n)
     case LP_LOAD: nv_load_expression(e, buf, size, n->a); break;
     case LP_TEST: snprintf(buf, size, "%s != 0", o[0]); break;
     case LP_MASK: snprintf(buf, size, "(%s)%s", nv_type(n->type), o[0]); break;
-    case LP_CONST: case LP_STORE: case LP_REDUCE: case LP_OP_COUNT: break;
+    case LP_CONST: case LP_LOAD_AT: case LP_STORE: case LP_REDUCE: case LP_OP_COUNT: break;  /* LOAD_AT: of the CPU's kernels */
     }
 }
 

@@ -1,7 +1,7 @@
 /* gather.c: embedding, cat, stack: copies to and from places that are worked out.
  *
  * All indices are checked before anything is written. */
-#include "base/error.h"
+#include "base/indices.h"
 #include "runtime/kernels/kernels.h"
 
 typedef struct embedding_job {
@@ -29,19 +29,6 @@ static void embedding_range(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-static kn_status check_indices(const embedding_job *j)
-{
-    int64_t index[KK_STAGE], n = j->indices->layout->numel, rows = j->weight->layout->sizes[0];
-    for (int64_t at = 0; at < n; at += KK_STAGE) {
-        int64_t m = n - at < KK_STAGE ? n - at : KK_STAGE;
-        kk_stage(index, KN_I64, j->indices->data, j->indices->layout->dtype, &j->nest, 0, at, m);
-        for (int64_t i = 0; i < m; i++)
-            if (index[i] < 0 || index[i] >= rows)
-                return kb_fail(KN_E_INDEX, "index %lld is out of range for %lld rows", (long long)index[i], (long long)rows);
-    }
-    return KN_OK;
-}
-
 kn_status kernel_embedding(const kb_call *c);
 kn_status kernel_embedding(const kb_call *c)
 {
@@ -53,7 +40,7 @@ kn_status kernel_embedding(const kb_call *c)
     kk_nest_open(&j.nest, l->rank, l->sizes);
     kk_nest_add_strides(&j.nest, l->strides);
     kk_nest_join(&j.nest);
-    kn_status s = check_indices(&j);
+    kn_status s = kb_indices_check(c->op, &c->in[1], 0, w->sizes[0]);
     if (s || j.width == 0)
         return s;
     kb_parallel_for(l->numel, 1 + KK_GRAIN / j.width, embedding_range, &j);

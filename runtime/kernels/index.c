@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/device.h"
 #include "base/error.h"
+#include "base/indices.h"
 #include "runtime/kernels/kernels.h"
 #include <string.h>
 
@@ -45,8 +46,7 @@ static kn_status open_indexed(indexed *x, const kb_buf *index, const kb_layout *
     }
     for (int64_t i = 0; i < l->numel; i++)
         if (x->index[i] < 0 || x->index[i] >= limit) {
-            kn_status s = kb_fail(KN_E_INDEX, "index %lld is out of range for dimension %d, which has %lld elements",
-                                  (long long)x->index[i], x->dim, (long long)limit);
+            kn_status s = kb_index_refused(OP_gather, x->index[i], x->dim, limit);
             kb_free(x->index);
             return s;
         }

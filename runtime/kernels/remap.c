@@ -5,6 +5,7 @@
  */
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/indices.h"
 #include "runtime/kernels/kernels.h"
 #include <string.h>
 
@@ -231,8 +232,7 @@ kn_status kernel_index_select(const kb_call *c)
         if (r.at[dim][i] < 0 || r.at[dim][i] >= size_of(l, dim)) {
             int64_t bad = r.at[dim][i];
             kb_free(r.at[0]);
-            return kb_fail(KN_E_INDEX, "index %lld is out of range for dimension %d, which has %lld elements", (long long)bad, dim,
-                           (long long)size_of(l, dim));
+            return kb_index_refused(c->op, bad, dim, size_of(l, dim));
         }
     for (int64_t i = 0; i < r.size[dim]; i++)
         r.at[dim][i] *= stride_of(l, dim);

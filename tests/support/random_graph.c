@@ -279,6 +279,33 @@ static bool some_cat(gen *r)
     return rank && try_emit(r, OP_cat, 2, in, 1, (int64_t[]){below(r, rank)});
 }
 
+/* Rows, or elements, that indices pick: remainders of whole numbers, from outside or from the graph. */
+static bool some_indexed(gen *r)
+{
+    static const kb_opcode ops[] = {OP_embedding, OP_index_select, OP_gather};
+    kb_opcode op = ops[below(r, 3)];
+    ir_ref x = pick(r), index = pick(r);
+    const kb_type table = *ir_type(r->g, x);
+    if (!table.rank || r->g->n_inputs > 50)
+        return false;
+    int dim = op == OP_embedding ? 0 : below(r, table.rank);
+    kn_dtype type = chance(r, 50) ? KN_I64 : KN_I32, have = ir_type(r->g, index)->dtype;
+    if (table.size[dim].v < 1)
+        return false;
+    if ((have != KN_I64 && have != KN_I32) || chance(r, 60)) {
+        kb_type t = {.dtype = type, .rank = (int8_t)(op == OP_gather ? table.rank : op == OP_embedding ? below(r, 3) : 1)};
+        for (int d = 0; d < t.rank; d++)
+            t.size[d] = op == OP_gather && d != dim ? table.size[d] : kd_const(some_size(r));
+        if (numel(&t) > MAX_NUMEL)
+            return false;
+        dense(&t);
+        index = ir_input(r->g, &t, 0);
+    }
+    if (!try_emit(r, OP_remainder, 2, (ir_ref[]){index, ir_const_i64(r->g, table.size[dim].v)}, 0, NULL))
+        return false;
+    return try_emit(r, op, 2, (ir_ref[]){x, r->v[r->n - 1]}, op != OP_embedding, (int64_t[]){dim});
+}
+
 static bool step(gen *r)
 {
     int c = below(r, 100);
@@ -288,6 +315,7 @@ static bool step(gen *r)
     if (c < 88) return some_row_op(r);
     if (c < 92) return some_product(r);
     if (c < 93) return some_cat(r);
+    if (c < 95) return some_indexed(r);
     return some_pointwise(r, KB_WRITE);
 }
 
@@ -377,10 +405,14 @@ ir_graph *rg_resize(const ir_graph *g, uint64_t seed)
         }
         for (int k = 0; k < n->n_in; k++)
             in[k] = ir_is(ir_in(g, n, k)) ? map[ir_in(g, n, k).i - 1] : IR_NONE;
-        memcpy(words, ir_words(g, n), (size_t)n->n_words * sizeof *words);
-        if (n->n_words)
+        if (n->n_words) {
+            memcpy(words, ir_words(g, n), (size_t)n->n_words * sizeof *words);
             resize_words((kb_opcode)n->op, ir_type(to, in[0]), words, seed);
+        }
         map[i] = ir_emit(to, (kb_opcode)n->op, n->n_in, in, n->n_words, words);
+        int dim = n->op == OP_embedding ? 0 : n->op == OP_index_select || n->op == OP_gather ? (int)words[0] : -1;
+        if (dim >= 0 && ir_type(to, in[0])->size[dim].v < ir_type(g, ir_in(g, n, 0))->size[dim].v)
+            to->status = KN_E_VALUE;            /* indices would be out of range */
     }
     for (int64_t i = 0; i < g->n_outputs && !to->status; i++)
         ir_output(to, map[g->outputs[i].i - 1]);
