@@ -19,15 +19,17 @@ typedef struct kb_conv {
     int64_t in[2], out[2], kernel[2], stride[2], padding[2], dilation[2];
     const float *x, *w, *bias;                  /* bias NULL: none */
     float *y;
-    bool x_blocked, y_blocked;                  /* as kb_blocks has it; where kb_conv_may_block */
+    bool x_blocked, y_blocked;                  /* as kb_blocks has it; where kb_conv_may_block. Of a depthwise one both, and x_edge holds the padding */
     int x_edge, y_edge;                         /* of blocks. y's is left alone */
     const kb_source *weights;                   /* what is known of w's contents: they may be kept packed. NULL: nothing */
     void (*finish)(void *arg, int64_t row0, int64_t row1, int64_t col0, int64_t col1, int worker);     /* NULL: nothing follows */
     void *arg;
     bool whole_rows;                            /* finish takes all columns at once */
+    bool by_channels;                           /* threads had better share channels: y's reader goes through it so. Where equal shares are possible */
     int most;                                   /* threads at most; 0: as many as there are */
 } kb_conv;
 
+enum { KB_MOST_EDGE = 2 };
 /* An image with its channels in blocks of 16: [batch][channels / 16][height][width][16 channels], and around each plane `edge` places of
  * zeros, which neighbours share: after each row, after each plane's last row, and before everything. Counted in places, of 16 floats:
  * (row, column) of a block is first + block * plane + row * pitch + column. */

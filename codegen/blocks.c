@@ -5,8 +5,8 @@
  * on planes works on (a residual). All planes of one kernel lie the same way. Such a kernel goes along 16 channels side by side instead of
  * along a plane (lp_kernel.columns).
  *
- * Where a convolution that reads it has padding, the image has it around its planes (kb_blocks), so that nothing is copied at all: kernels go
- * over it too, and it is zeroed behind them. What meets in a kernel has the same.
+ * Where a convolution that reads it has padding, the image has it around its planes (kb_blocks), so that nothing is copied at all: kernels
+ * go over it too, and it is zeroed behind them. What meets in a kernel has the same.
  *
  * Pooling in between takes blocks, too. It pays wherever it is legal (kb_conv_may_block: convolutions that are computed directly anyway): what
  * is between them is never transposed. The first and the last of them convert, by themselves.
@@ -31,8 +31,11 @@ static bool takes_part(const blocker *b, const cg_group *g, kb_conv *c)
 {
     int32_t product = product_of(b, g);
     return product >= 0 && g->second < 0 && g->then < 0 && !g->inside && kb_conv_is((kb_opcode)b->f->g->nodes[product].op)
-        && b->f->node[product].sink < 0 && cg_conv_of_node(b->f, product, c) && kb_conv_may_block(c, false, false);
+        && b->f->node[product].sink < 0 && cg_conv_of_node(b->f, product, c)
+        && (kb_conv_may_block(c, true, false) || kb_conv_may_block(c, false, true));
 }
+
+static int64_t channels_of(const kb_conv *c) { return c->groups * c->cout; }
 
 /* Pooling on its own takes blocks, too: what it is given and what it makes lie the same way. */
 static bool is_pool(const blocker *b, const cg_group *g)
@@ -59,7 +62,7 @@ static map map_of(const lp_kernel *k, const lp_buffer *b, const kb_conv *c)
         return OTHER;
     if (b->inner_stride == 0)
         return (b->stride[last] == 0 || b->stride[last] == 1) && b->offset == 0 ? SAME : OTHER;
-    bool plane = b->inner_stride == 1 && b->stride[last] == places && (last == 0 || b->stride[0] == c->cout * places);
+    bool plane = b->inner_stride == 1 && b->stride[last] == places && (last == 0 || b->stride[0] == channels_of(c) * places);
     return plane && b->offset == 0 && b->dtype == KN_F32 ? PLANE : OTHER;
 }
 
@@ -69,7 +72,7 @@ static bool convertible(const cg_lowered *w, const kb_conv *c)
     if (k->columns || lp_reduces(k) || k->n_outer < 1 || k->n_outer > 2 || k->inner.size != c->out[0] * c->out[1])
         return false;
     int64_t channels = k->outer[k->n_outer - 1].size, images = k->n_outer == 2 ? k->outer[0].size : 1;
-    if (channels % c->cout || channels * images != c->batch * c->cout)
+    if (channels % channels_of(c) || channels * images != c->batch * channels_of(c))
         return false;
     for (int64_t i = 0; i < k->n_insts; i++)
         if (k->insts[i].op == LP_INDEX)
@@ -93,7 +96,7 @@ static void convert(lp_kernel *k, const kb_conv *c, int edge)
         if (plane) {
             b->stride[last] = at.plane * LP_BLOCK;
             if (last)
-                b->stride[0] = c->cout * at.plane;
+                b->stride[0] = channels_of(c) * at.plane;
             b->offset = at.first * LP_BLOCK;
         }
     }
@@ -139,19 +142,22 @@ static bool may_lie_so(const blocker *b, uint32_t root)
     return true;
 }
 
-/* The storages that are planes in a group's kernel, and its convolution's own: all of them or none. True when some are no longer blocked. */
+/* The storages that are planes in a group's kernel, its convolution's own, and of a depthwise one its image: all of them or none. True when
+ * some are no longer blocked. */
 static bool agree(const blocker *b, const cg_group *g, const kb_conv *c)
 {
     cg_facts *f = b->f;
     const cg_lowered *w = g->fused ? &b->lowered[f->node[g->product].group] : NULL;
     uint32_t own = f->node[product_of(b, g)].home;
-    bool all = f->node[own].blocked && (!w || convertible(w, c)), changed = false;
+    uint32_t image = f->node[ir_in(f->g, &f->g->nodes[product_of(b, g)], 0).i - 1].home;
+    bool depthwise = c->groups > 1;
+    bool all = f->node[own].blocked && (!depthwise || f->node[image].blocked) && (!w || convertible(w, c)), changed = false;
     for (int64_t i = 0; w && i < w->k->n_buffers; i++)
         all = all && (map_of(w->k, &w->k->buffers[i], c) != PLANE || f->node[w->root[i]].blocked);
     if (all)
         return false;
-    for (int64_t i = -1; i < (w ? w->k->n_buffers : 0); i++) {
-        uint32_t root = i < 0 ? own : w->root[i];
+    for (int64_t i = -1 - depthwise; i < (w ? w->k->n_buffers : 0); i++) {
+        uint32_t root = i < -1 ? image : i < 0 ? own : w->root[i];
         if (root == UINT32_MAX || !f->node[root].blocked)
             continue;
         f->node[root].blocked = false;
@@ -171,7 +177,20 @@ static bool agree_on_pool(const blocker *b, const cg_group *g)
 }
 
 /* ---- what lies around planes ---------------------------------------------------------------------------------------------------------------- */
-enum { MOST_EDGE = 2 };
+static bool is_depthwise(const cg_facts *f, int32_t node)
+{
+    kb_conv c;
+    return f->node[node].kind == CG_PRODUCT && kb_conv_is((kb_opcode)f->g->nodes[node].op) && cg_conv_of_node(f, node, &c) && c.groups > 1;
+}
+
+bool cg_goes_depthwise(const cg_facts *f, const cg_group *g)
+{
+    for (int k = 0; k < cg_members(g); k++)
+        for (int32_t at = f->reads[f->node[cg_member(g, k)].home]; at >= 0; at = f->next_read[at])
+            if (at == (int32_t)f->g->nodes[f->reader[at]].in && is_depthwise(f, f->reader[at]))
+                return true;
+    return false;
+}
 
 kb_blocks cg_blocks_of(const cg_facts *f, uint32_t root)
 {
@@ -183,7 +202,7 @@ kb_blocks cg_blocks_of(const cg_facts *f, uint32_t root)
 static void want_edge(cg_facts *f, uint32_t image, const kb_conv *c)
 {
     int64_t most = c->padding[0] > c->padding[1] ? c->padding[0] : c->padding[1];
-    if (f->node[image].blocked && most <= MOST_EDGE && most > f->node[image].edge)
+    if (f->node[image].blocked && most <= KB_MOST_EDGE && most > f->node[image].edge)
         f->node[image].edge = (uint8_t)most;
 }
 

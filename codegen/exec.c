@@ -196,7 +196,7 @@ static kn_status run_convolution(const cg_program *p, const cg_step *st, char *c
         c.arg = &w;
         c.whole_rows = st->product->whole_rows;
     }
-    blocks b = {st->k ? &w : NULL, kb_blocks_of(c.batch * c.cout / LP_BLOCK, c.out, c.y_edge), st->product->dies ? NULL : c.y};
+    blocks b = {st->k ? &w : NULL, kb_blocks_of(c.batch * c.groups * c.cout / LP_BLOCK, c.out, c.y_edge), st->product->dies ? NULL : c.y};
     if (c.y_edge) {
         c.finish = finish_blocks;
         c.arg = &b;

@@ -190,6 +190,7 @@ kn_status cg_lower(const cg_facts *f, const cg_groups *gs, cg_lowered *out /* by
 void cg_link_planes(const cg_facts *f, cg_groups *gs, const cg_lowered *lowered);
 /* blocks.c: which images have their channels in blocks? Sets blocked, and changes the kernels on them. Last of all that looks at kernels. */
 void cg_block_channels(cg_facts *f, const cg_groups *gs, cg_lowered *lowered);
+bool cg_goes_depthwise(const cg_facts *f, const cg_group *g);   /* does a depthwise convolution read what it makes? */
 kb_blocks cg_blocks_of(const cg_facts *f, uint32_t root);       /* of a home that lies so */
 /* plan.c: do two buffers of a kernel hold the same elements at the same places? Is q never loaded in a later phase than r is first stored? */
 bool cg_same_map(const lp_kernel *k, const lp_buffer *a, const lp_buffer *b);

@@ -580,6 +580,7 @@ static kn_status prepare_product(planner *pl, cg_step *st, uint32_t node)
     r->conv.y_blocked = r->is_conv && y->blocked;
     r->conv.x_edge = x->edge;
     r->conv.y_edge = y->edge;
+    r->conv.by_channels = r->conv.y_blocked && cg_goes_depthwise(pl->f, &pl->gs->v[pl->f->node[node].group]);
     r->dtype = c.out[0].layout->dtype;
     r->a = st->places[a];
     r->b = st->places[a + 1];

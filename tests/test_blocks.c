@@ -50,6 +50,20 @@ static bool has_blocks(void)
     return kb_conv_may_block(&any, true, true);
 }
 
+static kb_conv random_depthwise(void)
+{
+    kb_conv c = {.batch = 1 + below(2), .groups = 16 * (1 + below(6)), .cin = 1, .cout = 1};
+    for (int d = 0; d < 2; d++) {
+        c.kernel[d] = d ? c.kernel[0] : 3 + 2 * below(2);
+        c.stride[d] = d ? c.stride[0] : 1 + below(2);
+        c.padding[d] = below(3);
+        c.dilation[d] = 1;
+        c.in[d] = 5 + below(30);
+        c.out[d] = (c.in[d] + 2 * c.padding[d] - c.kernel[d]) / c.stride[d] + 1;
+    }
+    return c;
+}
+
 static kb_conv random_conv(void)
 {
     kb_conv c = {.batch = 1 + below(2), .groups = 1, .cin = below(4) ? 16 * (1 + below(6)) : 1 + below(5), .cout = 16 * (1 + below(5)) + (below(5) ? 0 : below(16))};
@@ -68,22 +82,24 @@ static kb_conv random_conv(void)
 /* Row-major first; then image, result, and both in blocks. Nothing but the result is written. */
 static void check(kb_conv c)
 {
-    int64_t n_x = c.batch * c.cin * c.in[0] * c.in[1], n_y = c.batch * c.cout * c.out[0] * c.out[1], n_w = c.cout * c.cin * c.kernel[0] * c.kernel[1];
+    int64_t cin = c.groups * c.cin, cout = c.groups * c.cout, n_w = cout * c.cin * c.kernel[0] * c.kernel[1];
+    int64_t n_x = c.batch * cin * c.in[0] * c.in[1], n_y = c.batch * cout * c.out[0] * c.out[1];
     int64_t n_in = 0, n_out = 0;
-    float *x = drawn(n_x), *w = drawn(n_w), *bias = drawn(c.cout), *y = drawn(n_y);
+    float *x = drawn(n_x), *w = drawn(n_w), *bias = drawn(cout), *y = drawn(n_y);
     c.x = x;
     c.w = w;
     c.bias = below(2) ? bias : NULL;
     c.y = y;
-    c.x_edge = (int)below(3);
+    c.x_edge = c.groups > 1 ? 2 : (int)below(3);
+    c.by_channels = below(2);
     c.y_edge = (int)below(3);
     cr_assert(kb_conv_f32(&c));
-    float *in = in_blocks(x, c.batch, c.cin, c.in, c.x_edge, 0, &n_in), *out = in_blocks(y, c.batch, c.cout, c.out, c.y_edge, 7, &n_out);
+    float *in = in_blocks(x, c.batch, cin, c.in, c.x_edge, 0, &n_in), *out = in_blocks(y, c.batch, cout, c.out, c.y_edge, 7, &n_out);
     for (int how = 1; how < 4; how++) {
         kb_conv d = c;
         d.x_blocked = how & 1;
         d.y_blocked = how & 2;
-        if (!kb_conv_may_block(&c, d.x_blocked, d.y_blocked))
+        if (!kb_conv_may_block(&c, d.x_blocked, d.y_blocked) || (c.groups > 1 && how < 3))
             continue;
         int64_t n = d.y_blocked ? n_out : n_y;
         float *got = drawn(n);
@@ -93,14 +109,15 @@ static void check(kb_conv c)
         d.y = got;
         cr_assert(kb_conv_f32(&d));
         cr_assert(memcmp(got, d.y_blocked ? out : y, (size_t)n * sizeof *got) == 0,
-                  "image %s, result %s, %d and %d around: %lld times %lld channels of %lld x %lld to %lld, kernel %lld x %lld, stride %lld %lld, padding %lld %lld, dilation %lld %lld",
-                  d.x_blocked ? "blocked" : "row-major", d.y_blocked ? "blocked" : "row-major", c.x_edge, c.y_edge, (long long)c.batch, (long long)c.cin,
+                  "image %s, result %s, %d and %d around: %lld times %lld groups, of %lld channels of %lld x %lld to %lld, "
+                  "kernel %lld x %lld, stride %lld %lld, padding %lld %lld, dilation %lld %lld",
+                  d.x_blocked ? "blocked" : "row-major", d.y_blocked ? "blocked" : "row-major", c.x_edge, c.y_edge, (long long)c.batch, (long long)c.groups, (long long)c.cin,
                   (long long)c.in[0], (long long)c.in[1], (long long)c.cout, (long long)c.kernel[0], (long long)c.kernel[1], (long long)c.stride[0],
                   (long long)c.stride[1], (long long)c.padding[0], (long long)c.padding[1], (long long)c.dilation[0], (long long)c.dilation[1]);
         kb_data_free(got, (size_t)n * sizeof(float));
     }
     float *all[] = {x, w, bias, y, in, out};
-    int64_t sizes[] = {n_x, n_w, c.cout, n_y, n_in, n_out};
+    int64_t sizes[] = {n_x, n_w, cout, n_y, n_in, n_out};
     for (int i = 0; i < 6; i++)
         if (all[i])
             kb_data_free(all[i], (size_t)sizes[i] * sizeof(float));
@@ -113,7 +130,7 @@ Test(blocks, same_bits)
     for (int threads = 1; threads <= 3; threads++) {
         kb_set_threads(threads);
         for (int i = 0; i < 250; i++) {
-            kb_conv c = random_conv();
+            kb_conv c = i % 5 ? random_conv() : random_depthwise();
             bool fits = true;
             for (int d = 0; d < 2; d++)
                 fits = fits && c.in[d] + 2 * c.padding[d] > c.dilation[d] * (c.kernel[d] - 1);
@@ -172,6 +189,15 @@ static void programs(void)
            " %15 = conv2d(%14, %2, _) padding=[1]\n return %15\n}\n", 2);
     expect("graph (%0: f32[1, 3, 40, 40], %1: f32[64, 3, 7, 7]) {\n %7 = conv2d(%0, %1, _) padding=[3] stride=[2]\n"
            " %12 = max_pool2d(%7) kernel_size=[3] stride=[2] padding=[1]\n return %12\n}\n", 0);
+    /* an inverted residual; with stride 2 and a kernel of 5; no more than the image is as the depthwise convolution needs it */
+    expect("graph (%0: f32[1, 32, 20, 20], %1: f32[96, 32, 1, 1], %2: f32[96, 1, 3, 3], %3: f32[32, 96, 1, 1], %4: f32[96], %5: f32[32, 32, 3, 3]) {\n"
+           " %6 = conv2d(%0, %5, _) padding=[1]\n %7 = conv2d(%6, %1, %4)\n %8 = relu6(%7)\n %9 = conv2d(%8, %2, %4) padding=[1] groups=96\n %10 = relu6(%9)\n"
+           " %11 = conv2d(%10, %3, _)\n %12 = add(%11, %6)\n %13 = conv2d(%12, %1, _)\n return %13\n}\n", 4);
+    expect("graph (%0: f32[2, 32, 20, 21], %1: f32[96, 32, 1, 1], %2: f32[96, 1, 5, 5], %3: f32[32, 96, 1, 1], %4: f32[96]) {\n"
+           " %7 = conv2d(%0, %1, %4)\n %8 = hardswish(%7)\n %9 = conv2d(%8, %2, _) padding=[2] stride=[2] groups=96\n %10 = relu6(%9)\n"
+           " %11 = conv2d(%10, %3, _)\n return %11\n}\n", 2);
+    expect("graph (%0: f32[1, 32, 20, 20], %1: f32[96, 32, 1, 1], %2: f32[96, 1, 3, 3]) {\n"
+           " %7 = conv2d(%0, %1, _)\n %8 = relu6(%7)\n %9 = conv2d(%8, %2, _) padding=[1] groups=96\n return %9\n}\n", 0);
     /* a result, or somebody else's, stays as it is, and so does what meets it in a kernel */
     expect(HEAD("20", "20") " return %11, %12\n}\n", 0);
     expect(HEAD("20", "20") " %13 = sum(%11) dims=[3]\n return %12, %13\n}\n", 0);

@@ -252,7 +252,7 @@ bool kb_conv_of_call(kb_conv *c, const kb_call *call)
 int kb_conv_f32(const kb_conv *c)
 {
     if (c->x_blocked || c->y_blocked)
-        return kk_conv_direct(c);
+        return c->groups > 1 ? kk_conv_depthwise_blocks(c) : kk_conv_direct(c);
     return kk_conv_is_depthwise(c) ? kk_conv_depthwise(c) : kk_conv_direct_pays(c) ? kk_conv_direct(c) : kk_conv_packed(c);
 }
 

@@ -62,6 +62,8 @@ int kk_conv_depthwise(const kb_conv *c);
 int kk_conv_packed(const kb_conv *c);
 bool kk_conv_direct_pays(const kb_conv *c);
 int kk_conv_direct(const kb_conv *c);
+bool kk_depthwise_may_block(const kb_conv *c);
+int kk_conv_depthwise_blocks(const kb_conv *c);
 /* May kk_conv_planes be asked? */
 bool kk_conv_has_planes(const kb_conv *c);
 /* Of a depthwise convolution with one output plane for each input plane: rows [y0, y1) of output planes [row0, row1) of one image,

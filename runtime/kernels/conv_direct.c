@@ -32,6 +32,7 @@ enum {
     LEAST_WIDTH = 4,
     MOST_SKIP = 2,
     LEAST_K = 64,
+    LEAST_CIN = 32,             /* of a 1 x 1 kernel that needs no transposing */
     MOST_FEW = 256,             /* places */
     HEAVY = 8                   /* times the image's floats: weights that are better shared than read by each thread */
 };
@@ -226,7 +227,8 @@ static bool run_piece(job *j, piece *p)
         }
         if (j->copied)
             j->tile ? copy_band(j, &b, band) : copy_blocks(j, &b, band);
-        run_band(j, &b, j->copied ? band : b.x + j->origin + b.y0 * j->stride[0] * j->row + b.x0 * j->stride[1] * j->unit, out, at == (j->rows > 1 ? p->y0 : p->x0));
+        const float *x = j->copied ? band : b.x + j->origin + b.y0 * j->stride[0] * j->row + b.x0 * j->stride[1] * j->unit;
+        run_band(j, &b, x, out, at == (j->rows > 1 ? p->y0 : p->x0));
     }
     if (j->c->whole_rows && j->band < (j->rows > 1 ? j->rows : j->width))
         finish(j, &(piece){.row = p->row, .y1 = j->rows, .x1 = j->width, .worker = p->worker}, p->o0, p->o1);
@@ -279,7 +281,7 @@ static void cut(job *j, int64_t items, int64_t threads)
         return;
     int64_t along = share(size, threads, unit, &n_along), across = share(c->cout, threads, PANEL, &n_across);
     double rows = (double)along / (double)size, channels = (double)across / (double)c->cout;
-    bool heavy = j->k * c->cout > HEAVY * c->cin * c->in[0] * c->in[1];
+    bool heavy = c->by_channels || j->k * c->cout > HEAVY * c->cin * c->in[0] * c->in[1];
     if (channels < rows - 0.02 || (channels < rows + 0.02 && heavy)) {
         j->across = across;
         j->n_across = n_across;
@@ -428,7 +430,13 @@ bool kk_conv_direct_pays(const kb_conv *c)
 bool kb_conv_may_block(const kb_conv *c, bool x, bool y)
 {
     const kk_direct_kernels *kernels = KB_ISA_PICK(kk_direct_kernels_of)();
-    return c->groups == 1 && kernels->cols > PANEL && kk_conv_direct_pays(c) && (!x || c->cin % PANEL == 0) && (!y || c->cout % PANEL == 0);
+    if (kernels->cols == PANEL)
+        return false;
+    if (c->groups > 1)
+        return kk_depthwise_may_block(c);
+    bool pays = kk_conv_direct_pays(c)
+                || (kk_conv_is_plain(c) && c->out[1] >= LEAST_WIDTH && c->cin >= LEAST_CIN && c->cout > PANEL && (x || y));
+    return pays && (!x || c->cin % PANEL == 0) && (!y || c->cout % PANEL == 0);
 }
 
 int kk_conv_direct(const kb_conv *c)

@@ -57,6 +57,16 @@ typedef struct kk_span { int64_t begin, end, step, count; } kk_span;
 KB_ISA_DECLARE(void, kk_pool_blocks, (const float *image, int64_t width, const kk_span *h, const kk_span *w, int64_t n, float *out));
 KB_ISA_DECLARE(void, kk_pool_row, (const kk_pool *p, const float *from, float *out, int64_t n));
 
+/* Rows of one block of channels of a depthwise convolution: kernel 3 or 5, stride 1 or 2. x: the first tap of the first place; padding is
+ * where the image is. w [taps][16], bias [16] or NULL. */
+typedef struct kk_channel_block {
+    const float *x, *w, *bias;
+    float *y;
+    int64_t x_row, y_row, rows, width;          /* floats from row to row; of the result */
+    int kernel, stride;
+} kk_channel_block;
+KB_ISA_DECLARE(void, kk_depthwise_blocks, (const kk_channel_block *d));
+
 /* A tile of a direct convolution: some output places by up to `cols` output channels over one block of k. */
 enum { KK_DIRECT_COLS = 32, KK_DIRECT_AHEAD = 16 };
 typedef struct kk_spots {
