@@ -8,7 +8,7 @@
  * Where a convolution that reads it has padding, the image has it around its planes (kb_blocks), so that nothing is copied at all: kernels
  * go over it too, and it is zeroed behind them. What meets in a kernel has the same.
  *
- * Pooling in between takes blocks, too. It pays wherever it is legal (kb_conv_may_block: convolutions that are computed directly anyway): what
+ * Pooling in between takes blocks, too, and so do means over whole planes behind. It pays wherever it is legal (kb_conv_may_block: convolutions that are computed directly anyway): what
  * is between them is never transposed. The first and the last of them convert, by themselves.
  */
 #include "codegen/internal.h"
@@ -44,10 +44,19 @@ static bool is_pool(const blocker *b, const cg_group *g)
     return !g->fused && g->n == 1 && ir->nodes[g->nodes[0]].op == OP_max_pool2d;
 }
 
+/* Means over whole planes come out the same either way. */
+static bool is_mean(const blocker *b, const cg_group *g)
+{
+    const ir_graph *ir = b->f->g;
+    const ir_node *n = &ir->nodes[g->nodes[0]];
+    const kb_type *t = &ir->types[n->type];
+    return !g->fused && g->n == 1 && n->op == OP_adaptive_avg_pool2d && t->rank == 4 && t->size[2].v == 1 && t->size[3].v == 1;
+}
+
 static bool knows_blocks(const blocker *b, int32_t group)
 {
     kb_conv c;
-    return group >= 0 && (takes_part(b, &b->gs->v[group], &c) || is_pool(b, &b->gs->v[group]));
+    return group >= 0 && (takes_part(b, &b->gs->v[group], &c) || is_pool(b, &b->gs->v[group]) || is_mean(b, &b->gs->v[group]));
 }
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------------------------------- */

@@ -529,7 +529,7 @@ static kn_status eager_step(planner *pl, cg_step *st, uint32_t node)
     st->eager = true;
     st->write = kb_op_info((kb_opcode)n->op)->cls == KB_WRITE;
     st->call = (kb_call){.op = (kb_opcode)n->op, .math = pl->f->node[node].math, .n_in = n->n_in, .n_out = n_out, .words = words};
-    if (n->op == OP_max_pool2d && fact_of_home(pl, node)->blocked) {
+    if ((n->op == OP_max_pool2d || n->op == OP_adaptive_avg_pool2d) && fact_of_home(pl, ir_in(g, n, 0).i - 1)->blocked) {
         kb_edges *edges = kb_arena_alloc(&pl->p->arena, sizeof *edges);
         if (!edges)
             return kb_error_status();

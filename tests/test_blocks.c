@@ -198,6 +198,10 @@ static void programs(void)
            " %11 = conv2d(%10, %3, _)\n return %11\n}\n", 2);
     expect("graph (%0: f32[1, 32, 20, 20], %1: f32[96, 32, 1, 1], %2: f32[96, 1, 3, 3]) {\n"
            " %7 = conv2d(%0, %1, _)\n %8 = relu6(%7)\n %9 = conv2d(%8, %2, _) padding=[1] groups=96\n return %9\n}\n", 0);
+    /* means over whole planes, of a residual, take them; over parts don't */
+    expect(HEAD("7", "7") " %13 = add(%12, %11)\n %14 = relu(%13)\n %15 = adaptive_avg_pool2d(%14) output_size=[1]\n return %15\n}\n", 2);
+    expect(HEAD("20", "21") " %13 = relu(%12)\n %14 = conv2d(%13, %2, _) padding=[1]\n %15 = adaptive_avg_pool2d(%13) output_size=[1]\n return %14, %15\n}\n", 2);
+    expect(HEAD("20", "20") " %14 = adaptive_avg_pool2d(%12) output_size=[2]\n return %14\n}\n", 1);
     /* a result, or somebody else's, stays as it is, and so does what meets it in a kernel */
     expect(HEAD("20", "20") " return %11, %12\n}\n", 0);
     expect(HEAD("20", "20") " %13 = sum(%11) dims=[3]\n return %12, %13\n}\n", 0);

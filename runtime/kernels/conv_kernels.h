@@ -55,6 +55,8 @@ typedef struct kk_pool { int64_t rows, row, taps, tap; int stride /* 1 or 2 */; 
 typedef struct kk_span { int64_t begin, end, step, count; } kk_span;
 /* n maxima of one output row of 16 channels in a block: of rows h and columns w[0] to w[n - 1] of an image `width` wide. */
 KB_ISA_DECLARE(void, kk_pool_blocks, (const float *image, int64_t width, const kk_span *h, const kk_span *w, int64_t n, float *out));
+/* The means of 16 channels over one window. */
+KB_ISA_DECLARE(void, kk_mean_blocks, (const float *image, int64_t width, const kk_span *h, const kk_span *w, float *out));
 KB_ISA_DECLARE(void, kk_pool_row, (const kk_pool *p, const float *from, float *out, int64_t n));
 
 /* Rows of one block of channels of a depthwise convolution: kernel 3 or 5, stride 1 or 2. x: the first tap of the first place; padding is

@@ -154,6 +154,20 @@ static void block_range(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
+/* Items: blocks of channels. */
+static void block_means(void *arg, int64_t begin, int64_t end, int worker)
+{
+    const planes *p = arg;
+    (void)worker;
+    for (int64_t item = begin; item < end; item++) {
+        const float *image = (const float *)(const void *)p->x + (p->from.first + item * p->from.plane) * BLOCK;
+        float *y = (float *)(void *)p->y + (p->to.first + item * p->to.plane) * BLOCK;
+        for (int64_t i = 0; i < p->out[0]; i++)
+            for (int64_t k = 0; k < p->out[1]; k++)
+                KB_ISA_PICK(kk_mean_blocks)(image, p->from.pitch, &p->spans[0][i], &p->spans[1][k], y + (i * p->to.pitch + k) * BLOCK);
+    }
+}
+
 /* Items: parts of planes. */
 static void window_range(void *arg, int64_t begin, int64_t end, int worker)
 {
@@ -343,7 +357,7 @@ static kn_status pool(const kb_call *c, int n, bool max)
 
 static kn_status adaptive(const kb_call *c, int n, bool max)
 {
-    planes p = {.max = max};
+    planes p = {.max = max, .blocked = c->blocks != NULL};
     if (c->out[0].layout->numel == 0)
         return KN_OK;
     set_sizes(&p, c, n);
@@ -354,7 +368,7 @@ static kn_status adaptive(const kb_call *c, int n, bool max)
             p.spans[d][o] = (span){begin, end, 1, end - begin};
         }
     if (!s)
-        s = run_planes(&p, c, n, window_range, &p);
+        s = run_planes(&p, c, n, p.blocked ? block_means : window_range, &p);
     free_planes(&p);
     return s;
 }

@@ -101,3 +101,17 @@ void KB_ISA(kk_pool_blocks)(const float *image, int64_t width, const kk_span *h,
             store(out + x * BLOCK + v, or_nan(s.acc, s.nan));
         }
 }
+
+void KB_ISA(kk_mean_blocks)(const float *image, int64_t width, const kk_span *h, const kk_span *w, float *out)
+{
+    static const float none = -0.0f;
+    enum { BLOCK = 16 };
+    const float count = (float)(h->count * w->count);
+    for (int64_t v = 0; v < BLOCK; v += W) {
+        vec acc = spread(&none);
+        for (int64_t i = h->begin; i < h->end; i++)
+            for (int64_t k = w->begin; k < w->end; k++)
+                acc = acc + load(image + (i * width + k) * BLOCK + v);
+        store(out + v, acc / spread(&count));
+    }
+}
