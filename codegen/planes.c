@@ -8,6 +8,7 @@
 #include "codegen/internal.h"
 
 #define LEAST_BETWEEN (512 * 1024)      /* bytes */
+#define LEAST_BLOCKED (1024 * 1024)     /* where both could have their channels in blocks instead (blocks.c) */
 
 static bool has_convolution(const cg_facts *f, const cg_group *g)
 {
@@ -47,14 +48,18 @@ static bool legal(const cg_facts *f, const cg_group *a, const cg_group *b, const
            && cg_conv_of_node(f, b->product, y) && kb_conv_chain_legal(x, y) && works_in_place(w, c, made);
 }
 
-static bool pays(const kb_conv *x) { return x->batch * x->cout * x->out[0] * x->out[1] * (int64_t)sizeof(float) >= LEAST_BETWEEN; }
+static bool pays(const kb_conv *x, const kb_conv *y)
+{
+    int64_t least = kb_conv_may_block(x, false, true) && kb_conv_may_block(y, true, true) ? LEAST_BLOCKED : LEAST_BETWEEN;
+    return x->batch * x->cout * x->out[0] * x->out[1] * (int64_t)sizeof(float) >= least;
+}
 
 void cg_link_planes(const cg_facts *f, cg_groups *gs, const cg_lowered *lowered)
 {
     kb_conv x, y;
     for (int64_t i = 0; i + 1 < gs->n_order; i++) {
         cg_group *a = &gs->v[gs->order[i]], *b = &gs->v[gs->order[i + 1]];
-        if (a->inside || !legal(f, a, b, &lowered[gs->order[i]], &x, &y) || !pays(&x))
+        if (a->inside || !legal(f, a, b, &lowered[gs->order[i]], &x, &y) || !pays(&x, &y))
             continue;
         a->then = gs->order[i + 1];
         b->inside = true;
