@@ -92,6 +92,7 @@ static bool convertible(const cg_lowered *w, const kb_conv *c)
     return true;
 }
 
+/* Where the first place stands is the pointers' business (plan.c), so that the code serves images of every size. */
 static void convert(lp_kernel *k, const kb_conv *c, int edge)
 {
     const kb_blocks at = kb_blocks_of(1, c->out, edge);
@@ -106,7 +107,6 @@ static void convert(lp_kernel *k, const kb_conv *c, int edge)
             b->stride[last] = at.plane * LP_BLOCK;
             if (last)
                 b->stride[0] = channels_of(c) * at.plane;
-            b->offset = at.first * LP_BLOCK;
         }
     }
     k->inner.size = at.size[0] * at.pitch;

@@ -121,7 +121,7 @@ static void finish_blocks(void *arg, int64_t row0, int64_t row1, int64_t i0, int
         run_part(b->kernel, b->kernel->ptrs, row0, row1, i0, i1, worker);
     for (int k = 0; st && k < st->n_ptrs; k++)
         if (st->k->buffers[k].written)
-            kb_blocks_clear(&b->at, b->kernel->ptrs[k], block0, block1, first, end);
+            kb_blocks_clear(&b->at, (float *)b->kernel->ptrs[k] - b->at.first * LP_BLOCK, block0, block1, first, end);
     if (b->y)
         kb_blocks_clear(&b->at, b->y, block0, block1, first, end);
 }

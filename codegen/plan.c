@@ -363,6 +363,12 @@ static void set_split(cg_step *st, int cost)
 
 static bool is_input(const cg_program *p, cg_place at) { return at.slot >= CG_SLOT_INPUT && at.slot < CG_SLOT_INPUT + p->n_inputs; }
 
+/* Bytes before the first place of an image in blocks */
+static int64_t before_first(const planner *pl, uint32_t root)
+{
+    return pl->f->node[root].blocked ? cg_blocks_of(pl->f, root).first * LP_BLOCK * (int64_t)sizeof(float) : 0;
+}
+
 static kn_status kernel_step(planner *pl, cg_step *st, int32_t group)
 {
     cg_lowered *w = &pl->lowered[group];
@@ -377,7 +383,7 @@ static kn_status kernel_step(planner *pl, cg_step *st, int32_t group)
     for (int b = 0; b < st->n_ptrs; b++) {
         st->scratch[b] = w->root[b] == UINT32_MAX;
         st->any_scratch |= st->scratch[b];
-        st->ptrs[b] = st->scratch[b] ? (cg_place){CG_SLOT_ARENA, w->offset[b]} : place_of(pl, w->root[b], w->offset[b]);
+        st->ptrs[b] = st->scratch[b] ? (cg_place){CG_SLOT_ARENA, w->offset[b]} : place_of(pl, w->root[b], w->offset[b] + before_first(pl, w->root[b]));
     }
     for (int b = 0; b < st->n_ptrs; b++)
         st->writes_input |= w->k->buffers[b].written && !st->scratch[b] && is_input(p, st->ptrs[b]);

@@ -146,6 +146,23 @@ Test(blocks, same_bits)
     " %7 = conv2d(%0, %1, _) padding=[1]\n %8, %9, %10 = batch_norm(%7, _, %3, %4, %5, _, 1e-3) training=false\n %11 = relu(%8)\n" \
     " %12 = conv2d(%11, %2, %3) padding=[1]\n"
 
+/* What memory held before must not show: blocks of every size that a program here takes, given back full of large numbers. */
+static void soil_memory(void)
+{
+    enum { MOST = 256 };
+    void *p[MOST];
+    size_t bytes[MOST], n = 0;
+    for (size_t size = 4096; n < MOST && size < 4u << 20; size += size / 8 / 64 * 64)
+        for (int i = 0; i < 2 && n < MOST; i++, n++) {
+            bytes[n] = size;
+            cr_assert_not_null(p[n] = kb_data_alloc(size));
+            for (size_t k = 0; k < size / sizeof(float); k++)
+                ((float *)p[n])[k] = 3e30f;
+        }
+    while (n-- > 0)
+        kb_data_free(p[n], bytes[n]);
+}
+
 static void expect(const char *text, int blocked)
 {
     char error[512] = "";
@@ -160,8 +177,9 @@ static void expect(const char *text, int blocked)
     cr_expect_eq(n, has_blocks() ? blocked : 0, "%d results in blocks, %d expected\n%s\n%s", n, blocked, what, text);
     kb_free(what);
     cg_program_free(p);
-    for (int threads = 1; threads <= 2; threads++) {
+    for (int threads = 1; threads <= 3; threads++) {
         kb_set_threads(threads);
+        soil_memory();
         const char *bad = rg_compare_tame(g);
         cr_assert_null(bad, "%s\n%s", bad, text);
     }
@@ -202,10 +220,55 @@ static void programs(void)
     expect(HEAD("7", "7") " %13 = add(%12, %11)\n %14 = relu(%13)\n %15 = adaptive_avg_pool2d(%14) output_size=[1]\n return %15\n}\n", 2);
     expect(HEAD("20", "21") " %13 = relu(%12)\n %14 = conv2d(%13, %2, _) padding=[1]\n %15 = adaptive_avg_pool2d(%13) output_size=[1]\n return %14, %15\n}\n", 2);
     expect(HEAD("20", "20") " %14 = adaptive_avg_pool2d(%12) output_size=[2]\n return %14\n}\n", 1);
+    /* one image read with padding 1, 2, 3 (which is copied) and none; its residual has the widest; 5 x 5 and 1 x 1; two images */
+    expect("graph (%0: f32[2, 8, 18, 13], %1: f32[64, 8, 3, 3], %2: f32[64, 64, 3, 3], %3: f32[64, 64, 5, 5], %4: f32[64, 64, 7, 7], %5: f32[64, 64, 1, 1],"
+           " %6: f32[2, 64, 1, 1]) {\n %7 = conv2d(%0, %1, _) padding=[1]\n %8 = relu(%7)\n %9 = conv2d(%8, %2, _) padding=[1]\n"
+           " %10 = conv2d(%8, %3, _) padding=[2]\n %11 = conv2d(%8, %4, _) padding=[3]\n %12 = add(%9, %10, _)\n %13 = mul(%12, %6)\n"
+           " %14 = add(%13, %11, _)\n %15 = conv2d(%14, %5, _) stride=[2]\n %16 = conv2d(%8, %5, _) stride=[2]\n %17 = add(%15, %16, _)\n"
+           " %18 = conv2d(%17, %2, _) padding=[1]\n return %18\n}\n", 6);
+    /* two results of one kernel, and the convolution's own, each with padding around it; padding of one side only, with dilation */
+    expect("graph (%0: f32[1, 8, 9, 30], %1: f32[32, 8, 3, 3], %2: f32[32, 32, 3, 3], %3: f32[32, 32, 1, 3], %4: f32[32, 32, 3, 1], %5: f32[32]) {\n"
+           " %7 = conv2d(%0, %1, %5) padding=[1]\n %8 = tanh(%7)\n %9 = abs(%7)\n %10 = conv2d(%7, %2, _) padding=[2] dilation=[2]\n"
+           " %11 = conv2d(%8, %3, _) padding=[0, 2] dilation=[1, 2]\n %12 = conv2d(%9, %4, _) padding=[1, 0]\n %13 = add(%10, %11, _)\n"
+           " %14 = add(%13, %12, _)\n %15 = conv2d(%14, %2, _) padding=[1]\n return %15\n}\n", 4);
+    /* a single row; a result that takes the place of its residual, read with padding again */
+    expect("graph (%0: f32[1, 32, 1, 40], %1: f32[64, 32, 1, 5], %2: f32[64, 64, 1, 3]) {\n %7 = conv2d(%0, %1, _) padding=[0, 2]\n %8 = relu(%7)\n"
+           " %9 = conv2d(%8, %2, _) padding=[0, 1]\n %10 = add(%9, %8, _)\n %11 = conv2d(%10, %2, _) padding=[1]\n %12 = add(%11, 1.0, _)\n"
+           " %13 = conv2d(%12, %2, _) padding=[0, 1]\n return %13\n}\n", 3);
+    /* pooling behind pooling: nothing around what the first one reads, 1 around what it makes, 2 behind the second */
+    expect("graph (%0: f32[2, 16, 30, 31], %1: f32[32, 16, 3, 3], %2: f32[32, 32, 5, 5]) {\n %7 = conv2d(%0, %1, _)\n"
+           " %8 = max_pool2d(%7) kernel_size=[2] stride=[2]\n %9 = max_pool2d(%8) kernel_size=[3] stride=[1] padding=[1]\n"
+           " %10 = conv2d(%9, %2, _) padding=[2]\n %11 = add(%10, %9, _)\n %12 = conv2d(%11, %2, _) padding=[2]\n %13 = conv2d(%8, %2, _) padding=[1]\n"
+           " return %12, %13\n}\n", 2);
     /* a result, or somebody else's, stays as it is, and so does what meets it in a kernel */
     expect(HEAD("20", "20") " return %11, %12\n}\n", 0);
     expect(HEAD("20", "20") " %13 = sum(%11) dims=[3]\n return %12, %13\n}\n", 0);
     expect(HEAD("20", "20") " %13 = mul(%12, %11)\n return %13\n}\n", 0);
+}
+
+/* Padding or none, and any size: one kernel's code. */
+Test(blocks, one_code_for_all_sizes)
+{
+    static const int size[] = {20, 24, 28};
+    if (!has_blocks())
+        cr_skip_test("skipped: needs AVX-512");
+    cg_program *p[6];
+    int compiled = 0, n = 0;
+    for (int i = 0; i < 6; i++) {
+        char text[600], error[512] = "";
+        snprintf(text, sizeof text, "graph (%%0: f32[1, 8, %d, %d], %%1: f32[32, 8, 3, 3], %%2: f32[32, 32, 3, 3]) {\n"
+                 " %%3 = conv2d(%%0, %%1, _) padding=[1]\n %%4 = relu(%%3)\n %%5 = conv2d(%%4, %%2, _) padding=[%d]\n return %%5\n}\n",
+                 size[i % 3], size[i % 3], i < 3);
+        ir_graph *g = ir_parse(text, error, sizeof error);
+        cr_assert_not_null(g, "%s\n%s", error, text);
+        p[n++] = cg_compile(g, NULL);
+        cr_assert_not_null(p[i], "%s", kn_last_error());
+        compiled += cg_program_stats(p[i]).kernels_compiled;
+        ir_free(g);
+    }
+    cr_expect_eq(compiled, 1, "%d compiled", compiled);
+    while (n-- > 0)
+        cg_program_free(p[n]);
 }
 
 Test(blocks, programs_compiled) { programs(); }

@@ -194,6 +194,14 @@ Test(conv, direct)
     line.in[1] = 60;
     line.padding[1] = 0;
     check(line);
+    static const int64_t apart[] = {15, 16, 31, 32};       /* patches; places as far apart as blocks of channels would be */
+    for (int i = 0; i < 4; i++) {
+        kb_conv patches = square(i % 2 ? 3 : 16, 6 * apart[i], 40, apart[i], apart[i], 1);
+        check(patches);
+        patches.padding[0] = patches.padding[1] = 0;
+        check(patches);
+        check(square(64, 5 * apart[i], 33, 1, apart[i], 1));
+    }
 }
 
 /* The kernels that read planes where they are: every residue of rows and columns, padding up to the kernel's size. */

@@ -153,7 +153,7 @@ static void run_group(const job *j, const piece *p, const group *g, float *out, 
 {
     int64_t panel = j->k * PANEL, ahead = min(BLOCK, j->k);
     const float *w = p->weights + o * j->k;
-    kk_spots t = {.step = j->stride[1] * j->unit, .c_place = COLS, .c_panel = PANEL, .w = w, .panel = panel, .offset = j->offset, .first = true};
+    kk_spots t = {.step = j->stride[1] * j->unit, .blocks = j->c->x_blocked, .c_place = COLS, .c_panel = PANEL, .w = w, .panel = panel, .offset = j->offset, .first = true};
     t.cols = (int)min(j->kernels->cols, p->o1 - o);
     int64_t start = p->y0 * j->y_row + p->x0;
     float *y = p->y + o * j->y_plane + (j->y.first + start) * (j->c->y_blocked ? PANEL : 1);

@@ -74,6 +74,7 @@ enum { KK_DIRECT_COLS = 32, KK_DIRECT_AHEAD = 16 };
 typedef struct kk_spots {
     const float *x[2];          /* inputs of the first places, and of those from (places + 1) / 2 on, at offset 0; neighbours are `step` apart */
     int64_t step;
+    bool blocks;                /* channels are in blocks of 16: offsets of as many steps of k follow one another */
     const int32_t *offset;      /* of the steps of k: what to add to an input; KK_DIRECT_AHEAD more can be read */
     const float *w;             /* panels [k][16 channels], `panel` floats from one to the next */
     int64_t panel;

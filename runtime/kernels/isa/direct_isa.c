@@ -108,7 +108,8 @@ INLINE void steps_of_blocks(vec acc[PLACES][VECS], const kk_spots *t, int64_t st
     }
 }
 
-/* `apart`: how far from each other the places' taps are; 0 is any. From 16 on channels are in blocks of 16. */
+/* `apart`: how far from each other the places' taps are; 0 is any. From 16 on channels are in blocks of 16; row-major places that lie so
+ * far apart take 0. */
 INLINE void tile(const kk_spots *t, int places, int panels, int apart)
 {
     const int vecs = panels * VPP;
@@ -157,7 +158,7 @@ static const tile_fn tiles[PANELS][5][PLACES] = {
 
 static void run_tile(const kk_spots *t)
 {
-    int apart = t->step == PANEL ? 3 : t->step == 2 * PANEL ? 4 : t->step > 2 ? 0 : (int)t->step;
+    int apart = t->blocks && t->step == PANEL ? 3 : t->blocks && t->step == 2 * PANEL ? 4 : t->step > 2 ? 0 : (int)t->step;
     tiles[t->cols > PANEL][apart][t->places - 1](t);
 }
 
