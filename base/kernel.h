@@ -26,8 +26,9 @@ typedef struct kb_call {
     kb_buf *out;
     const int64_t *words;
     const struct kb_source *weights;            /* of operand 1, where somebody knows that it has stayed the same for a while: it may be kept packed. Else NULL */
-    const struct kb_edges *blocks;              /* of max_pool2d and adaptive_avg_pool2d in f32: operand and result have their channels in blocks of 16 (conv.h), with these edges; no
-                                                 * edge around means. NULL: row-major */
+    /* Of max_pool2d and adaptive_avg_pool2d in f32: operand and result have their channels in blocks of 16 (conv.h), with these edges; a mean
+     * has none. NULL: row-major */
+    const struct kb_edges *blocks;
 } kb_call;
 
 typedef kn_status (*kb_kernel)(const kb_call *c);

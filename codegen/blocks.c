@@ -8,8 +8,9 @@
  * Where a convolution that reads it has padding, the image has it around its planes (kb_blocks), so that nothing is copied at all: kernels
  * go over it too, and it is zeroed behind them. What meets in a kernel has the same.
  *
- * Pooling in between takes blocks, too, and so do means over whole planes behind. It pays wherever it is legal (kb_conv_may_block: convolutions that are computed directly anyway): what
- * is between them is never transposed. The first and the last of them convert, by themselves.
+ * Pooling in between takes blocks, too, and so do means over whole planes behind. It pays wherever it is legal (kb_conv_may_block:
+ * convolutions that are computed directly anyway): what is between them is never transposed. The first and the last of them convert, by
+ * themselves.
  */
 #include "codegen/internal.h"
 
