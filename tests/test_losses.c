@@ -9,14 +9,6 @@ static const char *const reductions[] = {"mean", "sum", "none"};
 
 static cg_stats check(const char *text) { return check_seeds(text, 3); }
 
-/* How many kernels, and that no operator runs by itself */
-static void expect(const char *text, int kernels)
-{
-    cg_stats s = check(text);
-    cr_expect_eq(s.kernels, kernels, "%d kernels, not %d\n%s", s.kernels, kernels, text);
-    cr_expect_eq(s.eager_steps, 0, "%d eager steps\n%s", s.eager_steps, text);
-}
-
 static void element_by_element(void)
 {
     static const char *const losses[] = {
@@ -40,11 +32,11 @@ Test(losses, element_by_element_interpreted, .init = interpreted) { element_by_e
 
 Test(losses, one_kernel_with_their_neighbours, .init = interpreted)
 {
-    expect("graph (%0: f32[16, 64], %1: f32[16, 64]) {\n %2 = sigmoid(%0)\n %3 = mse_loss(%2, %1) reduction=mean\n %4 = mul(%3, 0.5)\n"
+    expect_kernels("graph (%0: f32[16, 64], %1: f32[16, 64]) {\n %2 = sigmoid(%0)\n %3 = mse_loss(%2, %1) reduction=mean\n %4 = mul(%3, 0.5)\n"
            " return %4\n}\n", 1);
-    expect("graph (%0: f32[16, 64], %1: f32[16, 64]) {\n %2 = mul(%0, 2.0)\n"
+    expect_kernels("graph (%0: f32[16, 64], %1: f32[16, 64]) {\n %2 = mul(%0, 2.0)\n"
            " %3 = binary_cross_entropy_with_logits(%2, %1, _, _) reduction=sum\n return %3\n}\n", 1);
-    expect("graph (%0: f32[16, 64], %1: f32[16, 64]) {\n %2 = log_softmax(%0) dim=-1\n %3 = kl_div(%2, %1) reduction=none\n"
+    expect_kernels("graph (%0: f32[16, 64], %1: f32[16, 64]) {\n %2 = log_softmax(%0) dim=-1\n %3 = kl_div(%2, %1) reduction=none\n"
            " return %3\n}\n", 1);
 }
 
@@ -92,7 +84,7 @@ static void rms_norms(void)
                          " %%3 = rms_norm(%%2, %s, %s) normalized_shape=[%s35]\n %%4 = gelu(%%3)\n"
                          " %%5 = add(%%4, %%2, _)\n return %%5\n}\n",
                          types[t], types[t], dims == 2 ? "6, " : "", e % 2 ? "%1" : "_", eps[e], dims == 2 ? "6, " : "");
-                expect(text, 1);
+                expect_kernels(text, 1);
             }
 }
 Test(losses, rms_norm_and_its_neighbours) { rms_norms(); }

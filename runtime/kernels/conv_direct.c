@@ -186,15 +186,16 @@ static void finish(const job *j, const piece *p, int64_t o0, int64_t o1)
         j->c->finish(j->c->arg, p->row + o0, p->row + o1, p->y0 * j->y_row + p->x0, (p->y1 - 1) * j->y_row + p->x1, p->worker);
 }
 
-/* A band whose first place reads from x; the piece's first one? */
-static void run_band(const job *j, const piece *p, const float *x, float *out, bool first)
+/* A band whose first place reads from x; is it the piece's first one, its last one? */
+static void run_band(const job *j, const piece *p, const float *x, float *out, bool first, bool last)
 {
     int64_t rows = p->y1 - p->y0;
     kk_split tiles = tiles_of(j, p), groups = kk_split_rows(ceil_div(rows, j->together) * tiles.tiles, GROUP);
-    bool whole = rows == j->rows && p->x1 - p->x0 == j->width, fresh = first || (p->o1 - p->o0) * j->k > MOST_KEPT;
+    bool whole = rows == j->rows && p->x1 - p->x0 == j->width, large = (p->o1 - p->o0) * j->k > MOST_KEPT, fresh = first || large;
     for (int64_t o = p->o0, n; o < p->o1; o += n) {
         n = min(j->kernels->cols, p->o1 - o);
-        const float *next = !fresh || (first && o + n == p->o1) ? NULL : p->weights + (o + n < p->o1 ? o + n : p->o0) * j->k;
+        bool ends = o + n == p->o1;             /* then the next band begins with the same weights */
+        const float *next = (ends ? large && !last : fresh) ? p->weights + (ends ? p->o0 : o + n) * j->k : NULL;
         for (int64_t i = 0; i < groups.tiles; i++) {
             group g;
             make_group(j, &g, x, rows, &tiles, kk_row_of(&groups, i), groups.rows + (i < groups.higher));
@@ -228,7 +229,7 @@ static bool run_piece(job *j, piece *p)
         if (j->copied)
             j->tile ? copy_band(j, &b, band) : copy_blocks(j, &b, band);
         const float *x = j->copied ? band : b.x + j->origin + b.y0 * j->stride[0] * j->row + b.x0 * j->stride[1] * j->unit;
-        run_band(j, &b, x, out, at == (j->rows > 1 ? p->y0 : p->x0));
+        run_band(j, &b, x, out, at == (j->rows > 1 ? p->y0 : p->x0), at + n == end);
     }
     if (j->c->whole_rows && j->band < (j->rows > 1 ? j->rows : j->width))
         finish(j, &(piece){.row = p->row, .y1 = j->rows, .x1 = j->width, .worker = p->worker}, p->o0, p->o1);

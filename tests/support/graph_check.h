@@ -23,4 +23,12 @@ static inline cg_stats check_seeds(const char *text, int n)
     return s;
 }
 
+/* How many kernels, and that no operator runs by itself */
+static inline void expect_kernels(const char *text, int kernels)
+{
+    cg_stats s = check_seeds(text, 3);
+    cr_expect_eq(s.kernels, kernels, "%d kernels, not %d\n%s", s.kernels, kernels, text);
+    cr_expect_eq(s.eager_steps, 0, "%d eager steps\n%s", s.eager_steps, text);
+}
+
 #endif

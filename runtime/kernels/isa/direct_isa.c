@@ -36,8 +36,8 @@ INLINE void weights(vec *b, const float *w, int64_t panel, int vecs)
         b[v] = load(w + v / VPP * panel + v % VPP * W);
 }
 
-/* Of weights that are new to this core: a line of each panel for L2, and what comes soon for L1. For others the way to L1 is short enough: to
- * ask for it costs 5%. */
+/* Of weights that are new to this core: a line of each panel for L2, and what comes soon for L1. For others the way to L1 is short enough,
+ * and to ask for it takes slots from the loads. */
 INLINE void fetch_weights(const float *far, const float *w, int64_t panel, int panels)
 {
     UNROLL for (int j = 0; j < panels; j++)
